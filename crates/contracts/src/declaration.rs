@@ -1,0 +1,49 @@
+//! What a graph says about itself: its layers' state and the phases it can run.
+
+use serde::{Deserialize, Serialize};
+
+/// What one layer keeps of the sequence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", tag = "kind")]
+pub enum LayerKind {
+    /// Keys and values of every position.
+    Full {
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Values per head.
+        head_dim: u32,
+    },
+    /// Keys and values of the newest `window` positions.
+    Sliding {
+        /// Key/value heads.
+        kv_heads: u32,
+        /// Values per head.
+        head_dim: u32,
+        /// Positions a query sees, its own included.
+        window: u32,
+    },
+}
+
+/// Phases a graph implements beyond single-row prompt and decode, which every graph has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+pub struct Capabilities {
+    /// Rows of different lengths in one forward pass.
+    pub batched_rows: bool,
+    /// A span of draft tokens can be scored in one pass and partly rejected.
+    pub verify: bool,
+}
+
+/// A graph's description, checked when it is bound to state.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GraphDeclaration {
+    /// Name of the family file, such as `llama`.
+    pub family: String,
+    /// Rows of the embedding table: token ids are below it.
+    pub vocab_size: u32,
+    /// Longest sequence the position encoding was made for, in tokens.
+    pub context_length: u32,
+    /// One entry a layer, in order.
+    pub layers: Vec<LayerKind>,
+    /// Optional phases.
+    pub capabilities: Capabilities,
+}

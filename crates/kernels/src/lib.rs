@@ -1,0 +1,2 @@
+//! Fused operations, each beside its reference.
+#![deny(unsafe_code)]

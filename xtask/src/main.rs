@@ -1,0 +1,2 @@
+//! Build, policy and parity tasks.
+fn main() {}
