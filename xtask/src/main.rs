@@ -1,2 +1,43 @@
-//! Build, policy and parity tasks.
-fn main() {}
+//! `cargo xtask TASK`: the build, policy and parity tasks of the workspace, one module each.
+
+use clap::{Parser, Subcommand};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+mod bindings;
+
+/// The tasks of the workspace.
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Build, policy and parity tasks of Strata")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Regenerate crates/sys/src/bindings.rs from the pinned mlx-c headers
+    Bindgen {
+        /// Write nothing; fail when the committed file differs from a fresh one
+        #[arg(long)]
+        check: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().task {
+        Task::Bindgen { check } => bindings::run(&workspace_root(), check),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The folder that holds the workspace's Cargo.toml.
+fn workspace_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+}

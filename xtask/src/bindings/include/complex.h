@@ -1,0 +1,1 @@
+/* Stand-in for <complex.h>: `_Complex` is a keyword. */

@@ -1,0 +1,3 @@
+/* Stand-in for <stdbool.h>. */
+#pragma once
+#define bool _Bool

@@ -1,0 +1,3 @@
+/* Stand-in for <stddef.h>. */
+#pragma once
+typedef __SIZE_TYPE__ size_t;
