@@ -1,2 +1,18 @@
-//! Fused operations, each beside its reference.
+//! Fused operations, each beside its reference: one folder a kernel.
+//!
+//! **Why this shape.** A folder's `mod.rs` is the contract (shapes, dtypes, the formula and its source),
+//! `reference.rs` is the same mathematics in tensor ops, and the implementations stand beside it. A host form is
+//! `host.rs` (checks, partition over the [`host::pool`]) over one file of SIMD bodies for each instruction set in
+//! `host/`. Those SIMD files and `host/pool.rs` are the only places of this crate that hold `unsafe`.
+//!
+//! Shape letters: `B` batch, `M` rows of activations, `K` input features, `N` output features, `G` group size of a
+//! quantized matrix, `H` heads, `L` query length, `S` key length, `D` head dimension.
+//!
+//! This crate knows neither models nor caches.
+#![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
+
+mod error;
+pub mod host;
+
+pub use error::Error;

@@ -1,0 +1,99 @@
+//! The floating-point types that host kernels read and write. All arithmetic is in float32.
+
+use half::{bf16, f16};
+use strata_contracts::Dtype;
+
+use super::simd::{Level, narrow, widen};
+
+/// `f32`, `f16` or `bf16`.
+pub trait Element:
+    Copy + Send + Sync + Default + PartialEq + std::fmt::Debug + 'static + private::Sealed
+{
+    /// MLX's name of the type.
+    const DTYPE: Dtype;
+
+    /// Exact widening.
+    fn to_f32(self) -> f32;
+
+    /// Rounds to nearest, ties to even; NaN stays NaN, overflow becomes infinity.
+    fn from_f32(value: f32) -> Self;
+
+    /// Widens a slice. Both have one length.
+    fn widen(level: Level, from: &[Self], to: &mut [f32]);
+
+    /// Rounds a slice. Both have one length.
+    fn narrow(level: Level, from: &[f32], to: &mut [Self]);
+}
+
+mod private {
+    pub trait Sealed {}
+    impl Sealed for f32 {}
+    impl Sealed for half::f16 {}
+    impl Sealed for half::bf16 {}
+}
+
+impl Element for f32 {
+    const DTYPE: Dtype = Dtype::Float32;
+
+    #[inline]
+    fn to_f32(self) -> f32 {
+        self
+    }
+
+    #[inline]
+    fn from_f32(value: f32) -> Self {
+        value
+    }
+
+    fn widen(_: Level, from: &[Self], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow(_: Level, from: &[f32], to: &mut [Self]) {
+        to.copy_from_slice(from);
+    }
+}
+
+impl Element for f16 {
+    const DTYPE: Dtype = Dtype::Float16;
+
+    #[inline]
+    fn to_f32(self) -> f32 {
+        f16::to_f32(self)
+    }
+
+    #[inline]
+    fn from_f32(value: f32) -> Self {
+        f16::from_f32(value)
+    }
+
+    fn widen(level: Level, from: &[Self], to: &mut [f32]) {
+        widen::f16(level, from, to);
+    }
+
+    fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
+        narrow::f16(level, from, to);
+    }
+}
+
+impl Element for bf16 {
+    const DTYPE: Dtype = Dtype::Bfloat16;
+
+    #[inline]
+    fn to_f32(self) -> f32 {
+        bf16::to_f32(self)
+    }
+
+    #[inline]
+    fn from_f32(value: f32) -> Self {
+        bf16::from_f32(value)
+    }
+
+    fn widen(level: Level, from: &[Self], to: &mut [f32]) {
+        widen::bf16(level, from, to);
+    }
+
+    fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
+        narrow::bf16(level, from, to);
+    }
+}
