@@ -5,7 +5,7 @@ pairwise distinct where the architecture allows it, so that a swapped axis can't
 multiples of 32; where a group of 64 or 128 does not divide one, mlx-lm leaves that layer plain, which is a case too.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 LLAMA = {
@@ -34,8 +34,7 @@ WIDE = {
     "vocab_size": 131,
 }
 # The same for families whose head size is hidden_size / heads.
-WIDE_SQUARE = {**WIDE, "hidden_size": 384}
-del WIDE_SQUARE["head_dim"]
+WIDE_SQUARE = {k: v for k, v in WIDE.items() if k != "head_dim"} | {"hidden_size": 384}
 
 
 @dataclass(frozen=True)
@@ -70,28 +69,50 @@ class Family:
     wide: dict[str, Any]
     # mlx-lm gives this family batches with right results.
     batches: bool = True
+    # Standard variants that mlx-lm can't run on this device.
+    missing: tuple[str, ...] = ()
+    # Names of the variants below whose results are committed.
+    committed: tuple[str, ...] = ("f32", "bf16", "q4g32", "mixed")
+    # Commit every plan of the main variants, not one of each.
+    committed_in_full: bool = False
     extra: tuple[Variant, ...] = ()
 
     def variants(self) -> list[Variant]:
-        return [*standard_variants(self), *self.extra]
+        standard = [
+            v if v.name in self.committed else replace(v, committed=())
+            for v in standard_variants(self)
+            if v.name not in self.missing
+        ]
+        return [*standard, *self.extra]
 
 
-MIXED = Quant(4, 32, {"lm_head": (8, 32), "embed_tokens": (8, 32), "layers.0": (8, 32), "layers.1.self_attn.k_proj": (5, 32), "layers.1.mlp.down_proj": None})
+MIXED = Quant(
+    4,
+    32,
+    {
+        "lm_head": (8, 32),
+        "embed_tokens": (8, 32),
+        "layers.0": (8, 32),
+        "layers.1.self_attn.o_proj": (5, 32),
+        "layers.1.mlp": (6, 32),
+        "layers.2.mlp": None,
+    },
+)
 PROMPTS = ("whole", "chunks")
 SINGLE = (*PROMPTS, "decode")
-EVERY = (*SINGLE, "grow", "batch-merge", "batch-padded")
+BATCHES = ("batch-merge", "batch-padded")
 
 
 def standard_variants(family: Family) -> list[Variant]:
     """Dtypes and quantizations that every family is compared in."""
-    every = EVERY if family.batches else tuple(p for p in EVERY if not p.startswith("batch"))
-    wide = family.wide
+    every = (*SINGLE, "grow", *(BATCHES if family.batches else ()))
+    wide, full = family.wide, family.committed_in_full
     return [
-        Variant("f32", plans=every, committed=tuple(p for p in every if p != "grow")),
-        Variant("bf16", dtype="bfloat16", plans=every, committed=PROMPTS),
+        Variant("f32", plans=every, committed=tuple(p for p in every if p != "grow") if full else ("chunks",)),
+        Variant("bf16", dtype="bfloat16", plans=every, committed=PROMPTS if full else ("whole",)),
         Variant("f16", dtype="float16", plans=every),
-        Variant("q4g32", quant=Quant(4, 32), plans=every, committed=PROMPTS),
-        Variant("mixed", quant=MIXED, committed=PROMPTS),
+        Variant("q4g32", quant=Quant(4, 32), plans=every, committed=PROMPTS if full else ("whole",)),
+        Variant("mixed", quant=MIXED, committed=("whole",)),
         Variant("q4g32-bf16", dtype="bfloat16", quant=Quant(4, 32), plans=every),
         Variant("q4g32-f16", dtype="float16", quant=Quant(4, 32)),
         Variant("mixed-f16", dtype="float16", quant=MIXED),
@@ -108,75 +129,227 @@ def standard_variants(family: Family) -> list[Variant]:
 
 
 def rope(**scaling: Any) -> dict[str, Any]:
-    return {"num_hidden_layers": 1, "rope_scaling": scaling}
+    return {"num_hidden_layers": 1, "intermediate_size": 32, "rope_scaling": scaling}
 
+
+LLAMA3_ROPE = rope(
+    rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=64
+)
+YARN_ROPE = rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=128)
+YARN_MSCALE_ROPE = rope(
+    rope_type="yarn",
+    factor=4.0,
+    original_max_position_embeddings=128,
+    beta_fast=16,
+    beta_slow=2,
+    mscale=0.707,
+    mscale_all_dim=0.5,
+)
+BIASES = {"attention_bias": True, "mlp_bias": True}
+UNTIED = {"tie_word_embeddings": False}
+SLIDING = {
+    "num_hidden_layers": 3,
+    "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+    "sliding_window": 8,
+}
+# Heads of 32, which a quantized cache can split in groups of 32.
+KV = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+
+LLAMA_VARIANTS = (
+    Variant("untied", UNTIED, plans=SINGLE),
+    Variant("untied-q4g32", UNTIED, quant=Quant(4, 32)),
+    Variant("mha", {"num_key_value_heads": 6}),
+    Variant("one-kv-head", {"num_key_value_heads": 1}),
+    Variant("biases", BIASES, plans=SINGLE),
+    Variant("biases-bf16", BIASES, dtype="bfloat16", committed=("whole",)),
+    Variant("biases-q4g32", BIASES, quant=Quant(4, 32)),
+    Variant("derived-head-dim", {"head_dim": None, "hidden_size": 96}),
+    Variant("traditional-rope", {"rope_traditional": True}),
+    # The shape of SmolLM2: three query heads a key head, larger theta.
+    Variant("smollm2", {"hidden_size": 144, "head_dim": None, "num_attention_heads": 9, "rope_theta": 100000.0}),
+    Variant("rope-linear", rope(type="linear", factor=4.0), plans=SINGLE, committed=("whole",)),
+    Variant("rope-llama3", LLAMA3_ROPE, plans=SINGLE, committed=("whole",)),
+    Variant("rope-llama3-f16", LLAMA3_ROPE, dtype="float16"),
+    # Positions run past max_position_embeddings, where the base starts to grow.
+    Variant(
+        "rope-dynamic",
+        {**rope(type="dynamic", factor=2.0), "max_position_embeddings": 24},
+        plans=SINGLE,
+        committed=PROMPTS,
+    ),
+    Variant("rope-yarn", YARN_ROPE, plans=SINGLE, committed=("whole",)),
+    Variant("rope-yarn-mscale", YARN_MSCALE_ROPE, dtype="bfloat16", committed=("whole",)),
+    Variant("sliding", SLIDING, plans=(*SINGLE, "grow", *BATCHES)),
+    Variant("kv", KV, plans=("kv8", "kv4"), committed=("kv8", "kv4")),
+    Variant("kv-bf16", KV, dtype="bfloat16", plans=("kv8", "kv4")),
+)
+
+MOE = {
+    "moe_intermediate_size": 32,
+    "num_experts": 5,
+    "num_experts_per_tok": 3,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+
+GEMMA = {
+    **LLAMA,
+    "num_attention_heads": 5,
+    "num_key_value_heads": 1,
+    "head_dim": 32,
+    "intermediate_size": 96,
+    "rms_norm_eps": 1e-6,
+}
+GEMMA_WIDE = {**WIDE, "num_key_value_heads": 1}
 
 FAMILIES = {
     f.name: f
     for f in [
+        Family("llama", LLAMA, WIDE, committed_in_full=True, extra=LLAMA_VARIANTS),
         Family(
-            "llama",
-            LLAMA,
+            "mistral",
+            {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], **UNTIED, **SLIDING},
+            WIDE,
+            committed=("f32",),
+            # Without layer_types mlx-lm attends to everything, whatever sliding_window says.
+            extra=(Variant("window-alone", {"layer_types": None}, plans=SINGLE),),
+        ),
+        Family(
+            "qwen2",
+            {
+                **LLAMA,
+                "model_type": "qwen2",
+                "architectures": ["Qwen2ForCausalLM"],
+                "hidden_size": 96,
+                "intermediate_size": 64,
+                "head_dim": None,
+                "rope_theta": 1000000.0,
+            },
+            WIDE_SQUARE,
+            extra=(
+                Variant("untied", UNTIED),
+                Variant("rope-yarn", YARN_ROPE, dtype="bfloat16"),
+                Variant("biases-q4g32-bf16", quant=Quant(4, 32), dtype="bfloat16"),
+            ),
+        ),
+        Family(
+            "qwen3",
+            {**LLAMA, "model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "rope_theta": 1000000.0},
             WIDE,
             extra=(
-                Variant("untied", {"tie_word_embeddings": False}, plans=SINGLE),
-                Variant("untied-q4g32", {"tie_word_embeddings": False}, quant=Quant(4, 32)),
-                Variant("mha", {"num_key_value_heads": 6}),
-                Variant("one-kv-head", {"num_key_value_heads": 1}),
-                Variant("biases", {"attention_bias": True, "mlp_bias": True}, plans=SINGLE, committed=PROMPTS),
-                Variant("biases-bf16", {"attention_bias": True, "mlp_bias": True}, dtype="bfloat16"),
-                Variant("biases-q4g32", {"attention_bias": True, "mlp_bias": True}, quant=Quant(4, 32)),
-                Variant("derived-head-dim", {"head_dim": None, "hidden_size": 96}),
-                Variant("traditional-rope", {"rope_traditional": True}),
-                Variant("rope-linear", rope(type="linear", factor=4.0), plans=SINGLE, committed=PROMPTS),
+                Variant("untied", UNTIED),
+                Variant("rope-yarn", YARN_ROPE),
                 Variant(
-                    "rope-llama3",
-                    rope(
-                        rope_type="llama3",
-                        factor=8.0,
-                        low_freq_factor=1.0,
-                        high_freq_factor=4.0,
-                        original_max_position_embeddings=64,
-                    ),
-                    plans=SINGLE,
-                    committed=PROMPTS,
+                    "rope-parameters",
+                    {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}},
                 ),
-                # Positions run past max_position_embeddings, where the base starts to grow.
+            ),
+        ),
+        Family(
+            "qwen3_moe",
+            {**LLAMA, **MOE, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], **UNTIED},
+            {**WIDE, "moe_intermediate_size": 128},
+            committed_in_full=True,
+            # MLX's gather_mm is float32 only on a CPU.
+            missing=("bf16", "f16"),
+            extra=(
+                Variant("raw-scores", {"norm_topk_prob": False}, plans=(*PROMPTS, *BATCHES)),
+                Variant("sparse-step", {"decoder_sparse_step": 2, "num_hidden_layers": 3}),
+                Variant("mlp-only", {"mlp_only_layers": [0]}, quant=Quant(4, 32)),
+                # One expert a token: sorting starts at 64 tokens, which only `grow` reaches.
+                Variant("one-expert", {"num_experts_per_tok": 1}, plans=("whole", "grow")),
+            ),
+        ),
+        Family(
+            "gemma",
+            {**GEMMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"]},
+            GEMMA_WIDE,
+            committed=("f32", "bf16", "q4g32"),
+            extra=(Variant("mha", {"num_key_value_heads": 5}),),
+        ),
+        Family(
+            "gemma2",
+            {
+                **GEMMA,
+                "model_type": "gemma2",
+                "architectures": ["Gemma2ForCausalLM"],
+                "num_attention_heads": 6,
+                "num_key_value_heads": 2,
+                "query_pre_attn_scalar": 24,
+                "attn_logit_softcapping": 5.0,
+                "final_logit_softcapping": 7.0,
+            },
+            {**WIDE, "num_key_value_heads": 2},
+            batches=False,
+            committed=("f32", "bf16", "q4g32"),
+            extra=(Variant("mha", {"num_key_value_heads": 6}), Variant("mha-bf16", {"num_key_value_heads": 6}, dtype="bfloat16")),
+        ),
+        Family(
+            "gemma3_text",
+            {
+                **GEMMA,
+                "model_type": "gemma3_text",
+                "architectures": ["Gemma3ForCausalLM"],
+                "num_hidden_layers": 3,
+                "query_pre_attn_scalar": 24,
+                "rope_theta": 1000000.0,
+                "rope_local_base_freq": 10000.0,
+                "sliding_window": 8,
+                "sliding_window_pattern": 2,
+            },
+            GEMMA_WIDE,
+            committed_in_full=True,
+            extra=(
+                Variant("untied", UNTIED),
+                Variant("rope-linear", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, plans=SINGLE),
+                Variant("all-global", {"sliding_window_pattern": 1}, plans=SINGLE),
+                Variant("two-kv-heads", {"num_attention_heads": 6, "num_key_value_heads": 2}, plans=(*SINGLE, *BATCHES)),
+            ),
+        ),
+        Family(
+            "phi3",
+            {
+                **LLAMA,
+                "model_type": "phi3",
+                "architectures": ["Phi3ForCausalLM"],
+                "hidden_size": 96,
+                "intermediate_size": 64,
+                "head_dim": None,
+                "original_max_position_embeddings": 128,
+                **UNTIED,
+            },
+            WIDE_SQUARE,
+            committed=("f32", "bf16", "q4g32"),
+            extra=(
+                Variant("tied", {"tie_word_embeddings": True}),
                 Variant(
-                    "rope-dynamic",
-                    {**rope(type="dynamic", factor=2.0), "max_position_embeddings": 24},
+                    "longrope",
+                    {
+                        "num_hidden_layers": 1,
+                        "rope_scaling": {
+                            "type": "longrope",
+                            "short_factor": [1.0] * 8,
+                            "long_factor": [1.0, 1.1, 1.3, 1.7, 2.2, 3.0, 4.5, 6.0],
+                        },
+                    },
                     plans=SINGLE,
-                    committed=PROMPTS,
+                    committed=("whole",),
                 ),
                 Variant(
-                    "rope-yarn",
-                    rope(rope_type="yarn", factor=4.0, original_max_position_embeddings=128),
-                    plans=SINGLE,
-                    committed=PROMPTS,
-                ),
-                Variant(
-                    "rope-yarn-mscale",
-                    rope(
-                        rope_type="yarn",
-                        factor=4.0,
-                        original_max_position_embeddings=128,
-                        beta_fast=16,
-                        beta_slow=2,
-                        mscale=0.707,
-                        mscale_all_dim=0.5,
-                    ),
+                    "longrope-partial-bf16",
+                    {
+                        "partial_rotary_factor": 0.75,
+                        "rope_scaling": {
+                            "type": "su",
+                            "short_factor": [1.0] * 6,
+                            "long_factor": [1.0, 1.1, 1.3, 1.7, 2.2, 3.0],
+                        },
+                    },
                     dtype="bfloat16",
                 ),
-                Variant("rope-llama3-f16", rope(rope_type="llama3", factor=8.0, original_max_position_embeddings=64), dtype="float16"),
-                Variant(
-                    "sliding",
-                    {
-                        "num_hidden_layers": 3,
-                        "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
-                        "sliding_window": 8,
-                    },
-                    plans=EVERY,
-                ),
+                Variant("rope-linear", {"rope_scaling": {"type": "linear", "factor": 4.0, "long_factor": []}}),
+                Variant("partial-rotary", {"partial_rotary_factor": 0.5}, plans=SINGLE),
             ),
         ),
     ]

@@ -21,6 +21,8 @@ class Plan:
     chunks: tuple[int, ...]
     steps: int
     batch: str = "none"
+    # Bits of a cache quantized from the first chunk on, in groups of 32; None for a plain one.
+    kv_bits: int | None = None
 
 
 PLANS = {
@@ -32,5 +34,7 @@ PLANS = {
         Plan("grow", (300,), (250, 50), 220),
         Plan("batch-merge", (5, 17, 11), (), 32, "merge"),
         Plan("batch-padded", (5, 17, 11), (17,), 32, "padded"),
+        Plan("kv8", (37,), (7, 1, 29), 32, kv_bits=8),
+        Plan("kv4", (37,), (37,), 32, kv_bits=4),
     ]
 }

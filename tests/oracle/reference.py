@@ -20,6 +20,22 @@ from families import Family, Variant
 from plans import Plan
 
 SEED = 20260731
+KV_GROUP_SIZE = 32
+
+
+def accept_absent_global_scale() -> None:
+    """mlx-lm 0.32.2 passes `global_scale=None` to `gather_qmm`, which mlx 0.32.2 doesn't know yet; without a scale it means nothing."""
+    original = mx.gather_qmm
+
+    def gather_qmm(*args, global_scale=None, **kwargs):
+        if global_scale is not None:
+            raise ValueError("this mlx has no global scales")
+        return original(*args, **kwargs)
+
+    mx.gather_qmm = gather_qmm
+
+
+accept_absent_global_scale()
 
 
 def provenance() -> dict[str, str]:
@@ -71,6 +87,8 @@ def build(family: Family, variant: Variant, folder: Path) -> None:
     if variant.quant is not None:
         quant = variant.quant
 
+        own = getattr(model, "quant_predicate", None) or (lambda path, module: True)
+
         def predicate(path, module):
             for part, choice in quant.overrides.items():
                 if part in path:
@@ -78,7 +96,7 @@ def build(family: Family, variant: Variant, folder: Path) -> None:
                         return False
                     bits, group_size = choice
                     return {"bits": bits, "group_size": group_size}
-            return True
+            return own(path, module)
 
         model, config = quantize_model(model, config, quant.group_size, quant.bits, quant_predicate=predicate)
 
@@ -97,7 +115,7 @@ def random_tokens(plan: Plan, vocabulary: int) -> tuple[list[list[int]], list[li
 
 
 def run(model, prompts: list[list[int]], chunks: tuple[int, ...], steps: int | list[list[int]], batch: str = "none",
-        kv_bits: int | None = None, kv_group_size: int = 64) -> dict[str, mx.array]:
+        kv_bits: int | None = None) -> dict[str, mx.array]:
     """Drives the model and returns what a results file holds (see README.md).
 
     `steps` is the tokens to feed after each prompt, or how many greedy steps to take.
@@ -105,7 +123,7 @@ def run(model, prompts: list[list[int]], chunks: tuple[int, ...], steps: int | l
     if batch == "none":
         [tokens] = prompts
         caches = kv.make_prompt_cache(model)
-        rows = [read(model, tokens, chunks, caches, kv_bits, kv_group_size)]
+        rows = [read(model, tokens, chunks, caches, kv_bits)]
     elif batch == "merge":
         singles = [kv.make_prompt_cache(model) for _ in prompts]
         rows = [read(model, t, (len(t),), c) for t, c in zip(prompts, singles)]
@@ -141,13 +159,13 @@ def run(model, prompts: list[list[int]], chunks: tuple[int, ...], steps: int | l
     return arrays
 
 
-def read(model, tokens, chunks, caches, kv_bits=None, kv_group_size=64) -> list[mx.array]:
+def read(model, tokens, chunks, caches, kv_bits=None) -> list[mx.array]:
     """Logits of each chunk of one row, each [chunk, vocabulary]."""
     assert sum(chunks) == len(tokens), "chunks must cover the prompt"
     parts, start = [], 0
     for chunk in chunks:
         logits = model(mx.array(tokens[start : start + chunk])[None], cache=caches)
-        maybe_quantize_kv_cache(caches, 0, kv_group_size, kv_bits)
+        maybe_quantize_kv_cache(caches, 0, KV_GROUP_SIZE, kv_bits)
         mx.eval(logits, [c.state for c in caches])
         parts.append(logits[0])
         start += chunk
@@ -209,5 +227,5 @@ def run_variant(family: Family, variant: Variant, plans: list[Plan], folder: Pat
     model, config = load(model_folder)
     for plan in plans:
         prompts, steps = random_tokens(plan, config["vocab_size"])
-        arrays = run(model, prompts, plan.chunks, steps, plan.batch)
-        save(folder / f"{plan.name}.safetensors", arrays, family=family.name, variant=variant.name, plan=plan.name, batch=plan.batch)
+        arrays = run(model, prompts, plan.chunks, steps, plan.batch, plan.kv_bits)
+        save(folder / f"{plan.name}.safetensors", arrays, family=family.name, variant=variant.name, plan=plan.name, batch=plan.batch, kv_bits=str(plan.kv_bits or 0))
