@@ -41,7 +41,8 @@ WIDE_SQUARE = {k: v for k, v in WIDE.items() if k != "head_dim"} | {"hidden_size
 class Quant:
     """An affine quantization as mlx-lm's `quantize_model` makes it.
 
-    `overrides` maps a part of a layer's path to its own bits and group, or to None to leave it plain.
+    `overrides` maps a part of a layer's path to its own bits and group, or to None to leave it plain;
+    the first key that matches decides.
     """
 
     bits: int
@@ -60,6 +61,8 @@ class Variant:
     plans: tuple[str, ...] = ("whole", "chunks")
     # Plans whose results are committed as a fixture.
     committed: tuple[str, ...] = ()
+    # Factors on weights whose path contains the key, to reach values that ordinary weights don't.
+    factors: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,8 @@ class Family:
     missing: tuple[str, ...] = ()
     # Names of the variants below whose results are committed.
     committed: tuple[str, ...] = ("f32", "bf16", "q4g32", "mixed")
-    # Commit every plan of the main variants, not one of each.
-    committed_in_full: bool = False
+    # Plans of the plain float32 variant that are committed; of the other committed ones it is `whole`.
+    committed_plans: tuple[str, ...] = ("chunks",)
     extra: tuple[Variant, ...] = ()
 
     def variants(self) -> list[Variant]:
@@ -94,24 +97,24 @@ MIXED = Quant(
         "embed_tokens": (8, 32),
         "layers.0": (8, 32),
         "layers.1.self_attn.o_proj": (5, 32),
+        "layers.1.mlp.down_proj": None,
         "layers.1.mlp": (6, 32),
-        "layers.2.mlp": None,
     },
 )
 PROMPTS = ("whole", "chunks")
-SINGLE = (*PROMPTS, "decode")
+SINGLE = (*PROMPTS, "decode", "short")
 BATCHES = ("batch-merge", "batch-padded")
 
 
 def standard_variants(family: Family) -> list[Variant]:
     """Dtypes and quantizations that every family is compared in."""
     every = (*SINGLE, "grow", *(BATCHES if family.batches else ()))
-    wide, full = family.wide, family.committed_in_full
+    wide = family.wide
     return [
-        Variant("f32", plans=every, committed=tuple(p for p in every if p != "grow") if full else ("chunks",)),
-        Variant("bf16", dtype="bfloat16", plans=every, committed=PROMPTS if full else ("whole",)),
+        Variant("f32", plans=every, committed=family.committed_plans),
+        Variant("bf16", dtype="bfloat16", plans=every, committed=("whole",)),
         Variant("f16", dtype="float16", plans=every),
-        Variant("q4g32", quant=Quant(4, 32), plans=every, committed=PROMPTS if full else ("whole",)),
+        Variant("q4g32", quant=Quant(4, 32), plans=every, committed=("whole",)),
         Variant("mixed", quant=MIXED, committed=("whole",)),
         Variant("q4g32-bf16", dtype="bfloat16", quant=Quant(4, 32), plans=every),
         Variant("q4g32-f16", dtype="float16", quant=Quant(4, 32)),
@@ -206,12 +209,13 @@ GEMMA_WIDE = {**WIDE, "num_key_value_heads": 1}
 FAMILIES = {
     f.name: f
     for f in [
-        Family("llama", LLAMA, WIDE, committed_in_full=True, extra=LLAMA_VARIANTS),
+        Family("llama", LLAMA, WIDE, committed_plans=(*PROMPTS, "decode", *BATCHES), extra=LLAMA_VARIANTS),
         Family(
             "mistral",
             {**LLAMA, "model_type": "mistral", "architectures": ["MistralForCausalLM"], **UNTIED, **SLIDING},
             WIDE,
             committed=("f32",),
+            committed_plans=("chunks", "short"),
             # Without layer_types mlx-lm attends to everything, whatever sliding_window says.
             extra=(Variant("window-alone", {"layer_types": None}, plans=SINGLE),),
         ),
@@ -250,7 +254,7 @@ FAMILIES = {
             "qwen3_moe",
             {**LLAMA, **MOE, "model_type": "qwen3_moe", "architectures": ["Qwen3MoeForCausalLM"], **UNTIED},
             {**WIDE, "moe_intermediate_size": 128},
-            committed_in_full=True,
+            committed_plans=(*PROMPTS, *BATCHES),
             # MLX's gather_mm is float32 only on a CPU.
             missing=("bf16", "f16"),
             extra=(
@@ -299,10 +303,12 @@ FAMILIES = {
                 "sliding_window_pattern": 2,
             },
             GEMMA_WIDE,
-            committed_in_full=True,
+            committed_plans=(*SINGLE, *BATCHES),
             extra=(
                 Variant("untied", UNTIED),
                 Variant("rope-linear", {"rope_scaling": {"rope_type": "linear", "factor": 8.0}}, plans=SINGLE),
+                # Residuals leave float16's range and are clipped.
+                Variant("clipped-f16", dtype="float16", factors={"post_attention_layernorm": 5e4}, committed=("whole",)),
                 Variant("all-global", {"sliding_window_pattern": 1}, plans=SINGLE),
                 Variant("two-kv-heads", {"num_attention_heads": 6, "num_key_value_heads": 2}, plans=(*SINGLE, *BATCHES)),
             ),

@@ -1,7 +1,8 @@
 """How a model is driven: which tokens, in which pieces, and how many steps follow.
 
 Lengths are chosen around what can go wrong: 37 tokens exceed twice every sliding window of 8, and 37 of them with three experts each
-cross the 64 indices from which mlx-lm sorts; a chunk of one token is a decode step inside a prompt; `grow` crosses
+cross the 64 indices from which mlx-lm sorts; a chunk of one token is a decode step inside a prompt; `short` and `decode` let a
+ring that is not full yet grow and wrap while decoding; `grow` crosses
 the 256 positions by which caches grow, once inside a prompt and once while decoding.
 """
 
@@ -31,6 +32,7 @@ PLANS = {
         Plan("whole", (37,), (37,), 32),
         Plan("chunks", (37,), (7, 1, 13, 16), 32),
         Plan("decode", (1,), (1,), 40),
+        Plan("short", (5,), (5,), 24),
         Plan("grow", (300,), (250, 50), 220),
         Plan("batch-merge", (5, 17, 11), (), 32, "merge"),
         Plan("batch-padded", (5, 17, 11), (17,), 32, "padded"),

@@ -6,6 +6,7 @@ Nothing here imitates mlx-lm: models, caches, masks and quantization are the pac
 import copy
 import hashlib
 import platform
+import sys
 from importlib.metadata import version
 from pathlib import Path
 
@@ -44,7 +45,7 @@ def provenance() -> dict[str, str]:
     for name in sorted(("families.py", "plans.py", "reference.py")):
         digest.update(Path(__file__).with_name(name).read_bytes())
     packages = {name: version(name) for name in ("mlx", "mlx-lm", "numpy")}
-    return {**packages, "script": "tests/oracle/make_fixtures.py", "script_sha256": digest.hexdigest(),
+    return {**packages, "script": f"tests/oracle/{Path(sys.argv[0]).name}", "script_sha256": digest.hexdigest(),
             "device": str(mx.default_device()), "machine": platform.machine(), "seed": str(SEED)}
 
 
@@ -79,8 +80,10 @@ def build(family: Family, variant: Variant, folder: Path) -> None:
         model.pop("lm_head")
         model.tie_word_embeddings = True
     gemma = config["model_type"].startswith("gemma")
-    random = [(path, weight(path, p, gemma)) for path, p in tree_flatten(model.parameters())]
-    model.update(tree_unflatten(random))
+    random = {path: weight(path, p, gemma) for path, p in tree_flatten(model.parameters())}
+    for part, factor in variant.factors.items():
+        random.update({path: factor * w for path, w in random.items() if part in path})
+    model.update(tree_unflatten(list(random.items())))
     model.set_dtype(getattr(mx, variant.dtype))
     config["torch_dtype"] = variant.dtype
 
