@@ -1,10 +1,13 @@
 //! `cargo xtask TASK`: the build, policy and parity tasks of the workspace, one module each.
 
+#![forbid(unsafe_code)]
+
 use clap::{Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod bindings;
+mod tidy;
 
 /// The tasks of the workspace.
 #[derive(Parser)]
@@ -22,11 +25,14 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Check the rules that a compiler does not know: layers, unsafe, headers, length, names in documents
+    Tidy,
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bindgen { check } => bindings::run(&workspace_root(), check),
+        Task::Tidy => tidy::run(&workspace_root()),
     };
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
