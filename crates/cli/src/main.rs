@@ -1,2 +1,4 @@
 //! The `strata` command.
+#![forbid(unsafe_code)]
+
 fn main() {}

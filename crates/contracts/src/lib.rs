@@ -1,20 +1,4 @@
-//! Types that cross a border between Strata's crates, and nothing that needs a native library.
-//!
-//! ```
-//! use strata_contracts::{Composition, KernelSet, QuantScheme, SamplingOptions};
-//!
-//! let composition = Composition { kernels: KernelSet::Reference, ..Composition::default() };
-//! assert_eq!(composition.kernels, KernelSet::Reference);
-//!
-//! let four_bit = QuantScheme::affine(4, 32).unwrap();
-//! assert_eq!(four_bit.packed_columns(576).unwrap(), 72);
-//!
-//! assert!(SamplingOptions { top_p: 0.0, ..SamplingOptions::default() }.validated().is_err());
-//! ```
-//!
-//! **Why this shape.** A type belongs here when two crates that do not depend on each other both speak it.
-//! Everything is plain data: no arrays, no files, no async, no HTTP. Checked values are made by constructors
-//! that say what was wrong; an option record is checked as a whole by `validated`.
+#![doc = include_str!("../README.md")]
 #![forbid(unsafe_code)]
 
 mod composition;

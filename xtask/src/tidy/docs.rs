@@ -55,7 +55,7 @@ fn sections(tree: &Tree) -> Vec<Problem> {
             ));
         }
     }
-    for (name, line) in headings {
+    for (name, line) in headings.into_iter().filter(|(name, _)| !super::layers::is_planned(name)) {
         problems.push(Problem::at(MAP, line, format!("has a section for `{name}`, which is no crate")));
     }
     problems

@@ -29,8 +29,8 @@ pub(super) fn words<'a>(text: &'a str, word: &'a str) -> impl Iterator<Item = (u
     text.match_indices(word).filter_map(move |(at, _)| {
         let before = text[..at].chars().next_back();
         let after = text[at + word.len()..].chars().next();
-        let whole = !(starts_word && before.is_some_and(part)) && !(ends_word && after.is_some_and(part));
-        whole.then(|| (line_of(text, at), at))
+        let continued = starts_word && before.is_some_and(part) || ends_word && after.is_some_and(part);
+        (!continued).then(|| (line_of(text, at), at))
     })
 }
 

@@ -96,8 +96,11 @@ impl Tree {
     }
 
     fn insert(&mut self, path: String, text: String) {
-        let source = path.ends_with(".rs").then(|| Source::parse(&text));
-        self.files.insert(path.clone(), File { path, text, source });
+        let mut file = File { path, text, source: None };
+        if file.extension() == "rs" {
+            file.source = Some(Source::parse(&file.text));
+        }
+        self.files.insert(file.path.clone(), file);
     }
 
     fn read_folder(&mut self, folder: &Path, prefix: &str, deep: bool) -> Result<()> {
@@ -112,7 +115,7 @@ impl Tree {
                 }
                 continue;
             }
-            let is_text = TEXT.iter().any(|extension| name.ends_with(&format!(".{extension}")));
+            let is_text = name.rsplit_once('.').is_some_and(|(_, extension)| TEXT.contains(&extension));
             let text = if is_text {
                 fs::read_to_string(entry.path()).with_context(|| format!("cannot read {path} as text"))?
             } else {
