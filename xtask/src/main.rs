@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 mod bindings;
+mod dist;
 mod tidy;
 
 /// The tasks of the workspace.
@@ -25,6 +26,8 @@ enum Task {
         #[arg(long)]
         check: bool,
     },
+    /// Make target/dist/strata-TARGET: the release binary with its libraries, to be moved anywhere
+    Dist,
     /// Check the rules that a compiler does not know: layers, unsafe, headers, length, names in documents
     Tidy,
 }
@@ -32,6 +35,7 @@ enum Task {
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bindgen { check } => bindings::run(&workspace_root(), check),
+        Task::Dist => dist::run(&workspace_root()),
         Task::Tidy => tidy::run(&workspace_root()),
     };
     match outcome {
