@@ -3,9 +3,11 @@
 
 use crate::gguf::GgufError;
 use crate::safetensors::HeaderError;
+use crate::shards::ShardError;
 use std::borrow::Cow;
 use std::io;
 use std::path::{Path, PathBuf};
+use strata_contracts::QuantError;
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -23,6 +25,104 @@ pub enum Error {
         path: PathBuf,
         /// The system's reason.
         source: io::Error,
+    },
+    /// No folder where a model was expected.
+    #[error("{} is not a folder", path.display())]
+    NoFolder {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A file that a model needs is absent.
+    #[error("{} holds no {file}", folder.display())]
+    MissingFile {
+        /// The model's folder.
+        folder: PathBuf,
+        /// Name of the file.
+        file: String,
+    },
+    /// A file is too large to be what it should be.
+    #[error("{} is larger than {limit} bytes, the most that is read of such a file", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// A file is not valid JSON.
+    #[error("{} is not valid JSON: {source}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// The parser's reason, with line and column.
+        source: serde_json::Error,
+    },
+    /// A file holds a constant that Python's `json` writes and JSON does not have.
+    #[error("{} has the value {constant} in line {line}, which is not a number that JSON has", path.display())]
+    NotFinite {
+        /// The file.
+        path: PathBuf,
+        /// Line of the constant, from 1.
+        line: usize,
+        /// `NaN` or `Infinity`.
+        constant: &'static str,
+    },
+    /// A configuration has a value that it can't have.
+    #[error("{}: {} must be {expected} but is {found}", path.display(), quoted_key(key))]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// Key of the value, with the keys of enclosing objects before it; empty for the whole.
+        key: String,
+        /// What it must be.
+        expected: String,
+        /// What it is, shortened.
+        found: String,
+    },
+    /// Quantization settings that no kernel holds.
+    #[error("{}: `{key}`: {problem}", path.display())]
+    QuantScheme {
+        /// The file.
+        path: PathBuf,
+        /// Key of the settings.
+        key: String,
+        /// What is wrong with them.
+        problem: QuantError,
+    },
+    /// Weights in the quantization format of another program.
+    #[error("{}: weights are quantized by the method `{method}`, which Strata can't read", path.display())]
+    QuantMethod {
+        /// The file.
+        path: PathBuf,
+        /// Value of `quant_method`.
+        method: String,
+    },
+    /// Two quantization entries disagree about one module.
+    #[error(
+        "quantization entries `{first}` and `{second}` both name module `{path}`, with different settings"
+    )]
+    QuantCollision {
+        /// The module's path.
+        path: String,
+        /// Key of one entry.
+        first: String,
+        /// Key of the other.
+        second: String,
+    },
+    /// The weight files of a folder are not one complete model.
+    #[error("{} is not a complete model: {problem}", folder.display())]
+    Shards {
+        /// The folder.
+        folder: PathBuf,
+        /// What is wrong.
+        problem: ShardError,
+    },
+    /// The model has no tensor of a name that it needs.
+    #[error("the weights in {} hold no tensor `{tensor}`", folder.display())]
+    MissingTensor {
+        /// The folder.
+        folder: PathBuf,
+        /// The name.
+        tensor: String,
     },
     /// A safetensors file is not sound.
     #[error("{} is not a sound safetensors file: {problem}", path.display())]
@@ -69,6 +169,19 @@ impl Error {
                 "convert the model to bfloat16, float16 or MLX quantization first".into()
             }
             Self::Safetensors { .. } => "the file is damaged or incomplete: download it again".into(),
+            Self::NoFolder { .. } => "name a folder with config.json and *.safetensors files".into(),
+            Self::MissingFile { .. } => {
+                "name a folder in Hugging Face layout, or download the model again if it should be complete"
+                    .into()
+            }
+            Self::NotFinite { .. } => "write a finite number there, or remove the key".into(),
+            Self::QuantMethod { .. } => "use the unquantized model, or one converted for MLX".into(),
+            Self::Shards {
+                problem: ShardError::TwoSets { .. } | ShardError::UnknownNames { .. }, ..
+            } => "keep the files of one model in the folder, or add its model.safetensors.index.json".into(),
+            Self::Shards { .. } | Self::MissingTensor { .. } => {
+                "files are missing or from different downloads: download the model again".into()
+            }
             Self::AlreadyExists { .. } => "name a new or an empty folder".into(),
             _ => return None,
         })
@@ -78,4 +191,8 @@ impl Error {
     pub(crate) fn io(action: &'static str, path: &Path, source: io::Error) -> Self {
         Self::Io { action, path: path.to_owned(), source }
     }
+}
+
+fn quoted_key(key: &str) -> Cow<'_, str> {
+    if key.is_empty() { "the file".into() } else { format!("`{key}`").into() }
 }

@@ -3,14 +3,25 @@
 
 pub mod gguf;
 
+mod config;
 mod error;
+mod json;
 mod mmap;
+mod model_dir;
 mod progress;
+mod quantization;
 mod safetensors;
+mod shards;
+mod weights;
 mod write;
 
+pub use config::{ConfigValue, RawConfig, Section, Settings};
 pub use error::{Error, Result};
 pub use mmap::Mapped;
+pub use model_dir::ModelDir;
 pub use progress::{Progress, Stage};
+pub use quantization::{Quantization, ResolvedQuantization, infer_scheme};
 pub use safetensors::{HeaderError, SafetensorsFile, TensorInfo, TensorView};
+pub use shards::{ShardError, ShardSet};
+pub use weights::Weights;
 pub use write::{TensorSpec, WeightsWriter, write_bytes, write_json};
