@@ -48,7 +48,7 @@ fn generate(root: &Path) -> Result<String> {
         .clang_args([TARGET, "-std=c11", "-nostdinc", "-isystem", path_text(&root.join(STAND_INS))?])
         .clang_args(["-I", path_text(&folder)?])
         .detect_include_paths(false)
-        .allowlist_item("(mlx|MLX|strata|STRATA)_.*")
+        .allowlist_item("(_?mlx|MLX|strata|STRATA)_.*")
         // Private to each C file that includes the header: there is no symbol to link with.
         .blocklist_var("mlx_.*_empty")
         .prepend_enum_name(false)

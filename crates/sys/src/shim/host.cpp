@@ -1,0 +1,183 @@
+// The primitive behind host.h. Inputs are kept alive by MLX until the queued task has run: its CPU evaluator queues a
+// task of its own that owns their buffers after each primitive (mlx/backend/cpu/eval.cpp, 0.32.2).
+#include "host.h"
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mlx/backend/cpu/encoder.h"
+#include "mlx/c/error.h"
+#include "mlx/c/private/array.h"
+#include "mlx/c/private/enums.h"
+#include "mlx/c/private/stream.h"
+#include "mlx/c/private/vector.h"
+#include "mlx/mlx.h"
+#include "mlx/primitives.h"
+
+namespace {
+
+using mlx::core::array;
+using mlx::core::Dtype;
+using mlx::core::Shape;
+
+constexpr size_t kErrorCapacity = 512;
+
+strata_view describe(const array& a) {
+  if (a.ndim() > STRATA_MAX_NDIM) {
+    throw std::invalid_argument("host kernels take at most 8 dimensions");
+  }
+  strata_view v{};
+  v.dtype = mlx_dtype_to_c(a.dtype());
+  v.ndim = static_cast<int>(a.ndim());
+  for (int i = 0; i < v.ndim; ++i) {
+    v.shape[i] = a.shape(i);
+  }
+  return v;
+}
+
+strata_view view(const array& a) {
+  auto v = describe(a);
+  v.data = const_cast<void*>(static_cast<const void*>(a.data<char>()));
+  for (int i = 0; i < v.ndim; ++i) {
+    v.strides[i] = a.strides(i);
+  }
+  return v;
+}
+
+struct Call {
+  std::vector<strata_view> inputs;
+  std::vector<strata_view> outputs;
+};
+
+class HostKernel : public mlx::core::Primitive {
+ public:
+  HostKernel(
+      mlx::core::Stream stream,
+      const strata_host_vtable* vtable,
+      std::shared_ptr<void> kernel,
+      std::vector<int> donations)
+      : Primitive(stream), vtable_(vtable), kernel_(std::move(kernel)), donations_(std::move(donations)) {}
+
+  void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto call = std::make_shared<Call>();
+    call->inputs.reserve(inputs.size());
+    for (const auto& in : inputs) {
+      call->inputs.push_back(view(in));
+    }
+    call->outputs.reserve(outputs.size());
+    for (size_t i = 0; i < outputs.size(); ++i) {
+      allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[donations_[i]]);
+      call->outputs.push_back(view(outputs[i]));
+    }
+    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
+    encoder.dispatch([vtable = vtable_, kernel = kernel_, call = std::move(call)]() {
+      char error[kErrorCapacity] = "";
+      if (vtable->run(
+              kernel.get(), call->inputs.data(), call->inputs.size(), call->outputs.data(), error, kErrorCapacity)) {
+        throw std::runtime_error(std::string("[") + vtable->name + "] " + error);
+      }
+    });
+  }
+
+  void eval_gpu(const std::vector<array>&, std::vector<array>&) override {
+    throw std::runtime_error(std::string("[") + vtable_->name + "] host kernels run on CPU streams only");
+  }
+
+  const char* name() const override {
+    return vtable_->name;
+  }
+
+  bool is_equivalent(const Primitive& other) const override {
+    const auto& o = static_cast<const HostKernel&>(other);
+    return vtable_ == o.vtable_ && donations_ == o.donations_ && vtable_->equivalent(kernel_.get(), o.kernel_.get());
+  }
+
+  std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
+    return infer(inputs).first;
+  }
+
+  std::pair<std::vector<Shape>, std::vector<Dtype>> infer(const std::vector<array>& inputs) const {
+    std::vector<strata_view> in;
+    in.reserve(inputs.size());
+    for (const auto& a : inputs) {
+      in.push_back(describe(a));
+    }
+    std::vector<strata_view> out(vtable_->n_outputs);
+    char error[kErrorCapacity] = "";
+    if (vtable_->infer(kernel_.get(), in.data(), in.size(), out.data(), error, kErrorCapacity)) {
+      throw std::invalid_argument(std::string("[") + vtable_->name + "] " + error);
+    }
+    std::pair<std::vector<Shape>, std::vector<Dtype>> result;
+    for (const auto& v : out) {
+      result.first.emplace_back(v.shape, v.shape + v.ndim);
+      result.second.push_back(mlx_dtype_to_cpp(v.dtype));
+    }
+    return result;
+  }
+
+  const std::vector<int>& donations() const {
+    return donations_;
+  }
+
+ private:
+  static void allocate(array& out, const array* donor) {
+    if (donor != nullptr && donor->is_donatable() && donor->flags().row_contiguous && donor->dtype() == out.dtype() &&
+        donor->size() == out.size() && donor->data_size() == out.size()) {
+      out.copy_shared_buffer(*donor);
+    } else {
+      out.set_data(mlx::core::allocator::malloc(out.nbytes()));
+    }
+  }
+
+  const strata_host_vtable* vtable_;
+  std::shared_ptr<void> kernel_;
+  std::vector<int> donations_;
+};
+
+} // namespace
+
+extern "C" int strata_host_apply(
+    mlx_vector_array* res,
+    const mlx_vector_array inputs,
+    const strata_host_vtable* vtable,
+    void* kernel,
+    const int* donations,
+    const mlx_stream stream) {
+  try {
+    std::shared_ptr<void> owned(kernel, vtable->drop);
+    auto s = mlx_stream_get_(stream);
+    if (s.device != mlx::core::Device::cpu) {
+      throw std::invalid_argument(std::string("[") + vtable->name + "] host kernels run on CPU streams only");
+    }
+    const auto& in = mlx_vector_array_get_(inputs);
+    auto primitive = std::make_shared<HostKernel>(
+        s, vtable, std::move(owned), std::vector<int>(donations, donations + vtable->n_outputs));
+    for (int d : primitive->donations()) {
+      if (d >= static_cast<int>(in.size())) {
+        throw std::invalid_argument(std::string("[") + vtable->name + "] donated input does not exist");
+      }
+    }
+    auto [shapes, dtypes] = primitive->infer(in);
+    mlx_vector_array_set_(*res, array::make_arrays(std::move(shapes), dtypes, primitive, in));
+  } catch (std::exception& e) {
+    mlx_error(e.what());
+    return 1;
+  }
+  return 0;
+}
+
+extern "C" const void* strata_array_data(const mlx_array arr) {
+  try {
+    const auto& a = mlx_array_get_(arr);
+    if (!a.is_available()) {
+      throw std::runtime_error("array is not evaluated");
+    }
+    return a.data<char>();
+  } catch (std::exception& e) {
+    mlx_error(e.what());
+    return nullptr;
+  }
+}

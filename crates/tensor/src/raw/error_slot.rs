@@ -1,0 +1,45 @@
+//! mlx-c's process-wide error handler, and the message it leaves for the calling thread.
+
+use crate::error::Error;
+use std::cell::RefCell;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::panic::Location;
+use std::sync::Once;
+
+thread_local! {
+    static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Installs our handler once per process. mlx-c's own handler prints and exits, so every door passes here first.
+pub(crate) fn install() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: `keep` has the expected signature and lives as long as the process; there is no payload to drop.
+        unsafe { strata_sys::mlx_set_error_handler(Some(keep), std::ptr::null_mut(), None) };
+    });
+}
+
+extern "C" fn keep(message: *const c_char, _data: *mut c_void) {
+    if message.is_null() {
+        return;
+    }
+    // SAFETY: mlx-c passes a NUL-terminated string that lives during this call (mlx/c/error.cpp).
+    let text = unsafe { CStr::from_ptr(message) }.to_string_lossy();
+    // mlx-c appends the place in its own sources, which tells a user nothing.
+    let text = text.rfind(" at /").map_or(text.as_ref(), |at| &text[..at]).to_owned();
+    // At thread exit the slot may be gone; then nobody is left to read the message.
+    let _ = MESSAGE.try_with(|slot| slot.replace(Some(text)));
+}
+
+/// Turns a status into a result, taking this thread's message.
+#[track_caller]
+pub(crate) fn status(op: &'static str, code: c_int) -> Result<(), Error> {
+    if code == 0 { Ok(()) } else { Err(taken(op)) }
+}
+
+/// The error that the failed call `op` left on this thread.
+#[track_caller]
+pub(crate) fn taken(op: &'static str) -> Error {
+    let message = MESSAGE.take().unwrap_or_else(|| "failed without a message".to_owned());
+    Error::mlx(op, message, Location::caller())
+}
