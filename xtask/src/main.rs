@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 mod bindings;
 mod dist;
+mod parity;
 mod tidy;
 
 /// The tasks of the workspace.
@@ -28,6 +29,8 @@ enum Task {
     },
     /// Make target/dist/strata-TARGET: the release binary with its libraries, to be moved anywhere
     Dist,
+    /// Compare Strata with mlx-lm, bit for bit, on this machine
+    Parity(parity::Arguments),
     /// Check the rules that a compiler does not know: layers, unsafe, headers, length, names in documents
     Tidy,
 }
@@ -36,6 +39,7 @@ fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
         Task::Bindgen { check } => bindings::run(&workspace_root(), check),
         Task::Dist => dist::run(&workspace_root()),
+        Task::Parity(arguments) => parity::run(&workspace_root(), &arguments),
         Task::Tidy => tidy::run(&workspace_root()),
     };
     match outcome {

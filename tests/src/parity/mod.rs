@@ -1,0 +1,11 @@
+//! Strata beside mlx-lm: the oracle's results are read, the same inputs run, and each array compared by its bits.
+//!
+//! The format of a results file is described in `tests/oracle/README.md`.
+
+mod compare;
+mod distance;
+mod results;
+
+pub use compare::{Mismatch, compare};
+pub use distance::{Distance, distance};
+pub use results::{Batch, Results, ResultsError, Row, Tensor};

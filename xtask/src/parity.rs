@@ -1,0 +1,161 @@
+//! `cargo xtask parity`: mlx-lm and Strata run the same inputs on this machine, one after the other, and every
+//! difference is shown.
+//!
+//! This file prepares the Python environment and starts both sides. What is run stands in tests/oracle (mlx-lm) and in
+//! the binary `parity` of strata-tests (Strata, the comparison, and the table).
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// What to compare.
+#[derive(Args)]
+pub(crate) struct Arguments {
+    /// Families, by the names of tests/oracle/families.py; all of them by default
+    families: Vec<String>,
+    /// Print the results as JSON, one object a line
+    #[arg(long)]
+    json: bool,
+    /// Rewrite the committed fixtures of the families instead of comparing
+    #[arg(long, conflicts_with_all = ["json", "model"])]
+    regen: bool,
+    /// Compare on a real model folder instead of tiny random models
+    #[arg(long, value_name = "DIR", conflicts_with = "families")]
+    model: Option<PathBuf>,
+    /// With --model: the prompt
+    #[arg(long, default_value = "The capital of France is", requires = "model")]
+    prompt: String,
+    /// With --model: how many greedy steps follow the prompt
+    #[arg(long, default_value_t = 16, requires = "model")]
+    steps: usize,
+    /// With --model: run activations in this dtype
+    #[arg(long, requires = "model")]
+    dtype: Option<String>,
+}
+
+/// Runs both sides. Fails when something differs.
+pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
+    let oracle = Oracle::prepare(root)?;
+    if arguments.regen {
+        return oracle.run("make_fixtures.py", |command| command.args(&arguments.families));
+    }
+    let out = root.join("target/parity");
+    if let Some(model) = &arguments.model {
+        return compare_model(root, &oracle, &out, model, arguments);
+    }
+    let cases = out.join("cases");
+    if cases.exists() {
+        fs::remove_dir_all(&cases).with_context(|| format!("cannot replace {}", cases.display()))?;
+    }
+    oracle.run("run.py", |command| {
+        command.arg("cases").arg("--out").arg(&cases);
+        arguments.families.iter().fold(command, |command, family| command.args(["--family", family]))
+    })?;
+    strata(root, arguments.json, |command| command.arg("cases").arg(&cases))
+}
+
+fn compare_model(
+    root: &Path,
+    oracle: &Oracle,
+    out: &Path,
+    model: &Path,
+    arguments: &Arguments,
+) -> Result<()> {
+    let model = model.canonicalize().with_context(|| format!("there is no model at {}", model.display()))?;
+    let (greedy, score) = (out.join("model/greedy.safetensors"), out.join("model/score.safetensors"));
+    let steps = arguments.steps.to_string();
+    let of_model = |command: &mut Command| {
+        command.arg("--model").arg(&model);
+        if let Some(dtype) = &arguments.dtype {
+            command.args(["--dtype", dtype]);
+        }
+    };
+    oracle.run("run.py", |command| {
+        command.arg("model").arg("--out").arg(&greedy).args([
+            "--prompt",
+            &arguments.prompt,
+            "--steps",
+            &steps,
+        ]);
+        of_model(command);
+        command
+    })?;
+    oracle.run("run.py", |command| {
+        command.arg("score").arg("--out").arg(&score).args(["--text", "tests/fixtures/text/american.txt"]);
+        of_model(command);
+        command
+    })?;
+    strata(root, arguments.json, |command| {
+        command.arg("model").arg("--greedy").arg(&greedy).arg("--score").arg(&score);
+        of_model(command);
+        command
+    })
+}
+
+/// Starts Strata's side; its exit status says whether everything is equal.
+fn strata(root: &Path, json: bool, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
+    let mut command = Command::new(env!("CARGO"));
+    command.current_dir(root).args([
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "strata-tests",
+        "--bin",
+        "parity",
+        "--",
+    ]);
+    arguments(&mut command);
+    if json {
+        command.arg("--json");
+    }
+    finish(&mut command, "Strata's side")
+}
+
+/// The Python side: an interpreter with the pinned packages.
+struct Oracle {
+    root: PathBuf,
+    python: PathBuf,
+}
+
+impl Oracle {
+    /// Makes the environment below target/, unless one with the same requirements is there.
+    fn prepare(root: &Path) -> Result<Self> {
+        let requirements = root.join("tests/oracle/requirements.txt");
+        let wanted = fs::read_to_string(&requirements)
+            .with_context(|| format!("cannot read {}", requirements.display()))?;
+        let folder = root.join("target/parity-venv");
+        let python = folder.join("bin/python");
+        // Written last, so an environment that was interrupted is made again.
+        let installed = folder.join("requirements.txt");
+        if fs::read_to_string(&installed).is_ok_and(|found| found == wanted) {
+            return Ok(Self { root: root.to_owned(), python });
+        }
+        eprintln!("making {} with mlx-lm", folder.display());
+        finish(
+            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder),
+            "python3 -m venv (Debian: apt-get install python3-venv)",
+        )?;
+        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
+        finish(Command::new(&python).args(pip).arg(&requirements), "pip install")?;
+        fs::write(&installed, wanted).with_context(|| format!("cannot write {}", installed.display()))?;
+        Ok(Self { root: root.to_owned(), python })
+    }
+
+    fn run(&self, script: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
+        let mut command = Command::new(&self.python);
+        command.current_dir(&self.root).arg(Path::new("tests/oracle").join(script));
+        arguments(&mut command);
+        finish(&mut command, script)
+    }
+}
+
+fn finish(command: &mut Command, what: &str) -> Result<()> {
+    let status = command.status().with_context(|| format!("cannot start {what}"))?;
+    if !status.success() {
+        bail!("{what} failed ({status})");
+    }
+    Ok(())
+}
