@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::{Parser, Subcommand};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 mod bindings;
@@ -51,7 +51,10 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder that holds the workspace's Cargo.toml.
+/// The folder that holds the workspace's Cargo.toml: of the tree that cargo runs this in, which may have moved since
+/// it was compiled.
 fn workspace_root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the workspace").to_path_buf()
+    let xtask = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| env!("CARGO_MANIFEST_DIR").into(), PathBuf::from);
+    xtask.parent().expect("xtask lies in the workspace").to_path_buf()
 }
