@@ -29,8 +29,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
             continue;
         }
         for (line, _) in words(&source.code, "unsafe") {
-            let message =
-                format!("`unsafe` outside its addresses ({}): go through the safe layer", ADDRESSES);
+            let message = format!("`unsafe` outside its addresses ({ADDRESSES}): go through the safe layer");
             problems.push(Problem::at(&file.path, line, message));
         }
     }
