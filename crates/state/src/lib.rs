@@ -1,0 +1,20 @@
+#![doc = include_str!("../README.md")]
+//! # Why this shape
+//!
+//! Storage and attention meet in one place, [`LayerState::append`]: whoever stores keys and values knows which of them
+//! a query may see and how to read them fastest, so it hands out the read. A graph that took keys, values and a mask
+//! instead would have to know every storage.
+//!
+//! The position of a forward pass is a value read once ([`State::positions`]) before the first layer appends: layers
+//! that share keys rotate at the same position, whatever has been appended meanwhile.
+#![forbid(unsafe_code)]
+
+mod error;
+mod plain;
+mod read;
+mod state;
+
+pub use error::{Error, Result};
+pub use plain::PlainCache;
+pub use read::AttentionRead;
+pub use state::{LayerState, Phase, Positions, State};
