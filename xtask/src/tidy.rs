@@ -10,6 +10,7 @@ use std::path::Path;
 mod docs;
 mod families;
 mod headers;
+mod kernels;
 mod layers;
 mod length;
 mod purity;
@@ -24,11 +25,12 @@ use tree::Tree;
 /// A check: its name, and what it finds wrong with a tree.
 type Check = (&'static str, fn(&Tree) -> Vec<Problem>);
 
-const CHECKS: [Check; 9] = [
+const CHECKS: [Check; 10] = [
     ("layers", layers::check),
     ("unsafe fence", unsafe_fence::check),
     ("headers", headers::check),
     ("length", length::check),
+    ("kernels", kernels::check),
     ("families", families::check),
     ("purity", purity::check),
     ("docs", docs::check),

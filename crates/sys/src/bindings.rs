@@ -1347,6 +1347,12 @@ unsafe extern "C" {
         data: *mut ::std::ffi::c_void,
         dtor: ::std::option::Option<unsafe extern "C" fn(arg1: *mut ::std::ffi::c_void)>,
     );
+    pub fn _mlx_error(
+        file: *const ::std::ffi::c_char,
+        line: ::std::ffi::c_int,
+        fmt: *const ::std::ffi::c_char,
+        ...
+    );
     pub fn mlx_export_function(
         file: *const ::std::ffi::c_char,
         fun: mlx_closure,

@@ -3,7 +3,7 @@
 
 use super::Problem;
 use super::source::words;
-use super::tree::Tree;
+use super::tree::{File, Tree};
 use std::collections::BTreeMap;
 
 const MAP: &str = "docs/ARCHITECTURE.md";
@@ -27,6 +27,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
             if let Some(message) = unresolved(tree, quoted) {
                 problems.push(Problem::at(&file.path, line, message));
             }
+        }
+        if file.extension() == "md" {
+            problems.extend(links(tree, file));
         }
     }
     problems
@@ -70,6 +73,40 @@ fn quotations(prose: &str) -> impl Iterator<Item = (usize, &str)> {
         let line = if is_fence || in_block { "" } else { line };
         line.split('`').skip(1).step_by(2).map(move |quoted| (index + 1, quoted))
     })
+}
+
+/// Links of a document to files that are not there.
+fn links(tree: &Tree, file: &File) -> Vec<Problem> {
+    let folder = file.path.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let mut problems = Vec::new();
+    for (index, line) in file.text.lines().enumerate() {
+        let targets =
+            line.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target);
+        for target in targets.filter(|target| !target.contains("://") && !target.starts_with('#')) {
+            let path = resolve(folder, target.split('#').next().unwrap_or(target));
+            if !tree.exists(&path) {
+                problems.push(Problem::at(
+                    &file.path,
+                    index + 1,
+                    format!("links to {path}, which does not exist"),
+                ));
+            }
+        }
+    }
+    problems
+}
+
+/// A path relative to a folder, from the root.
+fn resolve(folder: &str, target: &str) -> String {
+    let mut parts: Vec<&str> = folder.split('/').filter(|part| !part.is_empty()).collect();
+    for part in target.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
 }
 
 fn unresolved(tree: &Tree, quoted: &str) -> Option<String> {
@@ -134,6 +171,20 @@ mod tests {
             found[1].starts_with("docs/ARCHITECTURE.md:2: quotes the path `crates/text/src/gone.rs`"),
             "{found:?}"
         );
+    }
+
+    #[test]
+    fn a_link_leads_to_a_file() {
+        let found = check_one(&[
+            (
+                "docs/ARCHITECTURE.md",
+                "[a](../README.md) [b](parity.md#x) [c](https://example.org/x) [d](#e)\n",
+            ),
+            ("README.md", "[a](docs/ARCHITECTURE.md), [b](crates/gone)\n"),
+        ]);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("README.md:1: links to crates/gone"), "{found:?}");
+        assert!(found[1].starts_with("docs/ARCHITECTURE.md:1: links to docs/parity.md"), "{found:?}");
     }
 
     #[test]
