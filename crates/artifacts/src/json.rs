@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use serde::de::DeserializeOwned;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 /// Largest JSON file that is read. The longest real ones are shard indices of about 10 MB.
@@ -16,7 +16,9 @@ const MAX_BYTES: u64 = 100_000_000;
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
     let file = match std::fs::File::open(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            return Ok(None);
+        }
         Err(error) => return Err(Error::io("read", path, error)),
     };
     let mut bytes = Vec::new();

@@ -105,20 +105,29 @@ impl ShardSet {
     /// # Errors
     /// [`Error::Shards`] with the [`ShardError`]; [`Error::Io`] and [`Error::Json`] for the folder and the index.
     pub fn find(folder: &Path) -> Result<Self> {
-        let index: Option<Index> = json::read(&folder.join(INDEX))?;
-        let present = safetensors_in(folder)?;
-        let refuse = |problem| Error::Shards { folder: folder.to_owned(), problem };
+        Self::choose(folder, &safetensors_in(folder)?)
+    }
 
+    /// Applies the rule to a folder whose weight files are `present`, there or still to be downloaded; the index must
+    /// be in the folder if the model has one.
+    pub(crate) fn choose(folder: &Path, present: &BTreeSet<String>) -> Result<Self> {
+        let refuse = |problem| Error::Shards { folder: folder.to_owned(), problem };
+        let index: Option<Index> = json::read(&folder.join(INDEX))?;
         let index = index.map(Index::by_file).transpose().map_err(refuse)?;
         let names = match &index {
             Some(by_file) => by_file.keys().cloned().collect(),
-            None => without_index(&present).map_err(refuse)?,
+            None => without_index(present).map_err(refuse)?,
         };
         if let Some(file) = names.iter().find(|name| !present.contains(*name)) {
             return Err(refuse(ShardError::MissingShard { file: file.clone() }));
         }
         let ignored = present.difference(&names).cloned().collect();
         Ok(Self { files: names.iter().map(|name| folder.join(name)).collect(), index, ignored })
+    }
+
+    /// The names of the files, in ascending order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().filter_map(|path| path.file_name()?.to_str())
     }
 }
 

@@ -1,0 +1,249 @@
+//! The local store: models that Strata converted or downloaded, below the user's cache folder.
+//!
+//! The root is `$STRATA_HOME`, else `$XDG_CACHE_HOME/strata`, else `~/.cache/strata`. In it are `models/NAME`,
+//! complete model folders and nothing else; `partial/NAME`, where an installation works; and `locks/NAME`. The
+//! invariant: a folder gets its name under `models/` by one rename, after everything in it was written and proven, so
+//! a killed process leaves no half-made model, and processes that install the same one wait for each other.
+
+use crate::error::{Error, Result};
+use crate::json;
+use crate::model_dir::ModelDir;
+use crate::progress::{Progress, Stage};
+use crate::write::write_json;
+use serde::{Deserialize, Serialize};
+use std::env;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Raised when [`gguf::convert`](crate::gguf::convert) begins to write other files, so that stored models are made
+/// anew.
+const LAYOUT: u32 = 1;
+
+/// The file in a stored model that says where it came from.
+const MANIFEST: &str = "strata.json";
+
+/// A folder of models.
+#[derive(Debug, Clone)]
+pub struct Store {
+    root: PathBuf,
+}
+
+/// A model in the store.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredModel {
+    /// Its name.
+    pub name: String,
+    /// Its folder.
+    pub path: PathBuf,
+    /// Size of its files.
+    pub bytes: u64,
+    /// Where it came from, in words.
+    pub origin: String,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Manifest {
+    origin: String,
+    layout: u32,
+}
+
+impl Store {
+    /// The user's store. Nothing is made until a model is installed.
+    ///
+    /// # Errors
+    /// [`Error::NoHome`] when no variable says where it is.
+    pub fn from_env() -> Result<Self> {
+        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        if let Some(root) = set("STRATA_HOME") {
+            return Ok(Self { root });
+        }
+        // The XDG base directory specification: a relative path counts as unset.
+        let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
+        let cache = cache.or_else(|| Some(env::home_dir()?.join(".cache")));
+        cache.map(|cache| Self { root: cache.join("strata") }).ok_or(Error::NoHome)
+    }
+
+    /// A store in the folder `root`, which is made when a model is installed.
+    pub fn at(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    /// The store's folder.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The folder of a model, if it is here, complete, and laid out as this version of Strata does.
+    ///
+    /// # Errors
+    /// [`Error::ModelName`] for a name that can't be a folder's, [`Error::Io`] and [`Error::Json`] for a damaged
+    /// entry.
+    pub fn find(&self, name: &str) -> Result<Option<PathBuf>> {
+        let path = self.model_path(name)?;
+        let manifest: Option<Manifest> = json::read(&path.join(MANIFEST))?;
+        Ok(manifest.is_some_and(|manifest| manifest.layout == LAYOUT).then_some(path))
+    }
+
+    /// All models, in ascending order of their names.
+    ///
+    /// # Errors
+    /// [`Error::Io`] and [`Error::Json`] when the store or an entry can't be read. No store yet is no error.
+    pub fn list(&self) -> Result<Vec<StoredModel>> {
+        let mut models = Vec::new();
+        for path in children(&self.root.join("models"))? {
+            let Some(name) = path.file_name().and_then(|name| name.to_str()).map(str::to_owned) else {
+                continue;
+            };
+            let Some(manifest) = json::read::<Manifest>(&path.join(MANIFEST))? else { continue };
+            let bytes = size(&path)?;
+            models.push(StoredModel { name, bytes, path, origin: manifest.origin });
+        }
+        models.sort_by(|first, second| first.name.cmp(&second.name));
+        Ok(models)
+    }
+
+    /// Removes a model.
+    ///
+    /// # Errors
+    /// [`Error::NotStored`] when it is not here, [`Error::Io`] when it can't be removed.
+    pub fn remove(&self, name: &str) -> Result<()> {
+        let path = self.model_path(name)?;
+        if !path.is_dir() {
+            return Err(Error::NotStored { name: name.to_owned() });
+        }
+        let _lock = self.lock(name, &mut |_| ())?;
+        self.clear(name)?;
+        let partial = self.partial(name);
+        fs::rename(&path, &partial).map_err(|source| Error::io("remove", &path, source))?;
+        remove_folder(&partial)
+    }
+
+    /// The folder of a model, made by `build` if it is not here yet.
+    ///
+    /// `build` gets an empty folder for the model's files and one for whatever it needs meanwhile; what it wrote is
+    /// opened and proven before it gets its name. `origin` says in words where the model came from.
+    ///
+    /// # Errors
+    /// [`Error::Store`] when the store can't be written, whatever `build` gives, and the errors of
+    /// [`ModelDir::open`] and [`ModelDir::weights`] when what it made is no sound model. Nothing stays behind.
+    pub fn install(
+        &self,
+        name: &str,
+        origin: &str,
+        progress: &mut dyn FnMut(Progress),
+        build: impl FnOnce(&Path, &Path, &mut dyn FnMut(Progress)) -> Result<()>,
+    ) -> Result<PathBuf> {
+        if let Some(path) = self.find(name)? {
+            return Ok(path);
+        }
+        let path = self.model_path(name)?;
+        let lock = self.lock(name, progress)?;
+        // Another process may have made it while this one waited.
+        if let Some(path) = self.find(name)? {
+            return Ok(path);
+        }
+        self.clear(name)?;
+        let model = self.partial(name).join("model");
+        let scratch = self.partial(name).join("scratch");
+        self.create(&model)?;
+        self.create(&scratch)?;
+        let built = build(&model, &scratch, progress)
+            .and_then(|()| ModelDir::open(&model)?.weights().map(drop))
+            .and_then(|()| {
+                write_json(&model.join(MANIFEST), &Manifest { origin: origin.into(), layout: LAYOUT })
+            })
+            .and_then(|()| self.put(&model, &path));
+        let cleared = self.clear(name);
+        drop(lock);
+        built.and(cleared).map(|()| path)
+    }
+
+    fn put(&self, model: &Path, path: &Path) -> Result<()> {
+        self.create(&self.root.join("models"))?;
+        if path.exists() {
+            // Of another layout, or not a model at all.
+            let old = model.with_file_name("old");
+            fs::rename(path, old).map_err(|source| Error::io("replace", path, source))?;
+        }
+        fs::rename(model, path).map_err(|source| Error::io("write", path, source))
+    }
+
+    /// Takes the lock of a name; it is freed when the file is dropped, or the process ends in whatever way.
+    fn lock(&self, name: &str, progress: &mut dyn FnMut(Progress)) -> Result<File> {
+        let folder = self.root.join("locks");
+        self.create(&folder)?;
+        let file = File::create(folder.join(name)).map_err(|source| self.unwritable(source))?;
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => {
+                progress(Progress { stage: Stage::Waiting, done: 0, total: None });
+                file.lock().map_err(|source| self.unwritable(source))?;
+            }
+            // A file system without locks: one process at a time is then the user's care.
+            Err(TryLockError::Error(error)) if error.kind() == io::ErrorKind::Unsupported => {}
+            Err(TryLockError::Error(error)) => return Err(self.unwritable(error)),
+            Ok(()) => {}
+        }
+        Ok(file)
+    }
+
+    /// Removes what an earlier installation left behind.
+    fn clear(&self, name: &str) -> Result<()> {
+        self.create(&self.root.join("partial"))?;
+        remove_folder(&self.partial(name))
+    }
+
+    fn create(&self, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder).map_err(|source| self.unwritable(source))
+    }
+
+    fn unwritable(&self, source: io::Error) -> Error {
+        Error::Store { path: self.root.clone(), source }
+    }
+
+    fn partial(&self, name: &str) -> PathBuf {
+        self.root.join("partial").join(name)
+    }
+
+    fn model_path(&self, name: &str) -> Result<PathBuf> {
+        let letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        let valid =
+            !name.is_empty() && name.len() <= 100 && !name.starts_with('.') && name.bytes().all(letter);
+        if valid {
+            Ok(self.root.join("models").join(name))
+        } else {
+            Err(Error::ModelName { name: name.to_owned() })
+        }
+    }
+}
+
+fn children(folder: &Path) -> Result<Vec<PathBuf>> {
+    let io = |source| Error::io("read", folder, source);
+    match fs::read_dir(folder) {
+        Ok(entries) => entries.map(|entry| entry.map(|entry| entry.path()).map_err(io)).collect(),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+        Err(error) => Err(io(error)),
+    }
+}
+
+/// Bytes of all files below a folder.
+pub(crate) fn size(folder: &Path) -> Result<u64> {
+    let mut bytes = 0;
+    for path in children(folder)? {
+        match fs::symlink_metadata(&path) {
+            Ok(metadata) if metadata.is_dir() => bytes += size(&path)?,
+            Ok(metadata) => bytes += metadata.len(),
+            // Removed since it was listed, as a running download does with its temporary files.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(Error::io("read", &path, error)),
+        }
+    }
+    Ok(bytes)
+}
+
+fn remove_folder(path: &Path) -> Result<()> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path, error)),
+        _ => Ok(()),
+    }
+}
