@@ -1,35 +1,23 @@
 //! GGUF files: read with every bound proven, and converted to a folder in Hugging Face layout.
 //!
-//! The reader is being built; this file fixes what its neighbours call.
+//! [`Gguf::parse`] checks a file's bytes, [`dequantize`] gives the values of its blocks, and [`convert`] writes the
+//! folder that the rest of Strata, mlx-lm and transformers read.
 
-use crate::error::{Error, Result};
-use crate::progress::Progress;
-use std::path::Path;
+mod affine;
+mod architecture;
+mod config;
+mod convert;
+mod dequant;
+mod error;
+mod metadata;
+mod reader;
+mod tokenizer;
+mod types;
 
-/// Why a GGUF file was refused.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum GgufError {
-    /// The first four bytes are not the format's.
-    #[error("it does not start with the bytes `GGUF`")]
-    Magic,
-}
-
-/// How a GGUF file is converted.
-#[derive(Debug, Clone, Default)]
-#[non_exhaustive]
-pub struct ConvertOptions {}
-
-/// Converts a GGUF file to a folder in Hugging Face layout. `out` exists and is empty.
-///
-/// # Errors
-/// [`Error::Gguf`] when the file is not sound or holds what can't be converted, [`Error::Io`] on the way.
-pub fn convert(
-    gguf: &Path,
-    out: &Path,
-    options: &ConvertOptions,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<()> {
-    let _ = (out, options, progress);
-    Err(Error::Gguf { path: gguf.to_owned(), problem: GgufError::Magic })
-}
+pub use convert::{ConvertOptions, Summary, convert};
+pub use dequant::dequantize;
+pub use error::GgufError;
+pub use metadata::{Array, Metadata, Value};
+pub use reader::{Gguf, Tensor};
+pub use tokenizer::TokenizerFiles;
+pub use types::{Block, TensorType};

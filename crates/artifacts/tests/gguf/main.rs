@@ -1,0 +1,8 @@
+//! GGUF files: what is refused, what the values are, and what a converted folder holds.
+
+mod blocks;
+mod convert;
+mod malformed;
+#[path = "../support/mod.rs"]
+mod support;
+mod vocabularies;
