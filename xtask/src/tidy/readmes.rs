@@ -6,8 +6,7 @@ use super::tree::{File, Tree};
 const INCLUDE: &str = "#![doc = include_str!(\"../README.md\")]";
 
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
-    let crates =
-        tree.crates().filter(|(folder, _)| folder.starts_with("crates/") && *folder != "crates/text");
+    let crates = tree.crates().filter(|(folder, _)| folder.starts_with("crates/"));
     crates.filter_map(|(folder, _)| check_crate(tree, folder)).collect()
 }
 

@@ -3,7 +3,7 @@
 //! Invariants of a [`Gguf`]: every tensor has 1 to 4 dimensions of at least 1, rows of whole blocks, and a byte
 //! range that is aligned, inside the data section and shared with no other tensor. Nothing is allocated by a
 //! count from the file: entries are added as they are read, and each takes room in the file.
-//! Format: the GGUF specification of ggml (`docs/gguf.md`), versions 2 and 3, little endian.
+//! Format: the GGUF specification in the repository of ggml (gguf.md in its docs), versions 2 and 3, little endian.
 
 use super::error::GgufError;
 use super::metadata::{Array, Metadata, Value};
