@@ -2,6 +2,7 @@
 //! `Infinity`, the cause.
 
 use crate::error::{Error, Result};
+use crate::mmap::open_regular;
 use serde::de::DeserializeOwned;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
@@ -14,7 +15,7 @@ const MAX_BYTES: u64 = 100_000_000;
 /// # Errors
 /// [`Error::Io`], [`Error::TooLarge`], [`Error::Json`], [`Error::NotFinite`].
 pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
-    let file = match std::fs::File::open(path) {
+    let file = match open_regular(path) {
         Ok(file) => file,
         Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
             return Ok(None);

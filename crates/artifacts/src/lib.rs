@@ -1,4 +1,13 @@
 #![doc = include_str!("../README.md")]
+//!
+//! **Why this shape.** Files come from anywhere, so every check stands before the first use of what it protects, in
+//! the one file that reads the format, and the types that pass it carry the proof: a [`TensorInfo`] can't name bytes
+//! outside its file, a [`ModelDir`] can't lack a shard, a [`Store`] can't hold half a model. Arrays are made from
+//! [`Mapped`] bytes by strata-models, so that all of this is tested without a native library.
+//!
+//! Reading order: a model's folder ([`ModelDir`], [`RawConfig`], [`Quantization`]), its tensors ([`ShardSet`],
+//! [`SafetensorsFile`], [`Weights`]), writing ([`WeightsWriter`]), GGUF ([`gguf`]), and where models come from
+//! ([`Sources`], [`ModelName`], [`Store`], [`Starter`], [`Hub`]).
 #![deny(unsafe_code)]
 
 pub mod gguf;

@@ -10,6 +10,7 @@
 use crate::error::{Error, Result};
 use std::fmt;
 use std::fs::File;
+use std::io;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
@@ -33,12 +34,8 @@ impl Mapped {
     /// [`Error::Io`] when the file can't be opened, is no regular file or can't be mapped.
     pub fn open(path: &Path) -> Result<Self> {
         let io = |source| Error::io("read", path, source);
-        let file = File::open(path).map_err(io)?;
-        let metadata = file.metadata().map_err(io)?;
-        if !metadata.is_file() {
-            return Err(io(std::io::Error::other("not a regular file")));
-        }
-        if metadata.len() == 0 {
+        let file = open_regular(path).map_err(io)?;
+        if file.metadata().map_err(io)?.len() == 0 {
             return Ok(Self::from(Vec::new()));
         }
         // SAFETY: the mapping is private to this process and read-only, and it stays valid after `file` is closed.
@@ -96,6 +93,15 @@ impl fmt::Debug for Mapped {
     }
 }
 
+/// Opens a file that is none of the things on which opening or reading may wait for ever, such as a named pipe.
+pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
+    if std::fs::metadata(path)?.is_file() {
+        File::open(path)
+    } else {
+        Err(io::Error::other("not a regular file"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -107,6 +113,15 @@ mod tests {
         std::fs::write(&path, b"0123456789").unwrap();
         let part = Mapped::open(&path).unwrap().slice(2..9).slice(1..4);
         assert_eq!(std::thread::spawn(move || part.to_vec()).join().unwrap(), b"345");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_named_pipe_is_refused_and_not_waited_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        assert!(matches!(Mapped::open(&path), Err(Error::Io { .. })));
     }
 
     #[test]
