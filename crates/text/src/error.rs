@@ -93,6 +93,21 @@ pub enum Error {
         /// Steps granted.
         fuel: u64,
     },
+    /// The template is far longer than any real one.
+    #[error(
+        "chat template from {origin} has {bytes} bytes, but at most {limit} are read; replace the template"
+    )]
+    TemplateSize {
+        /// Where the template came from.
+        origin: String,
+        /// Its length.
+        bytes: usize,
+        /// Longest accepted length.
+        limit: usize,
+    },
+    /// The system gave no thread for the template's work.
+    #[error("cannot start a thread for the chat template: {0}")]
+    TemplateThread(io::Error),
     /// Several named templates and none called `default`.
     #[error("{origin} holds chat templates named {names:?} and none named `default`")]
     NoDefaultTemplate {

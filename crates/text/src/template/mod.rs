@@ -7,14 +7,16 @@
 mod environment;
 mod json;
 mod message;
+mod stack;
 
 pub use message::Message;
 
 use crate::config::TokenizerConfig;
 use crate::error::{Error, Result};
 use crate::tokenizer::Tokenizer;
-use environment::{FUEL, Raised, environment, without_generation_blocks};
+use environment::{FUEL, MAX_SOURCE, Raised, environment, without_generation_blocks};
 use minijinja::{Environment, ErrorKind, Value};
+use stack::with_deep_stack;
 use std::error::Error as _;
 
 /// ChatML, as OpenAI published it: each turn between `<|im_start|>` and `<|im_end|>`.
@@ -93,7 +95,8 @@ impl ChatTemplate {
     /// Compiles the templates of a configuration.
     ///
     /// # Errors
-    /// [`Error::TemplateSyntax`], or [`Error::NoDefaultTemplate`] if none is named `default`.
+    /// [`Error::TemplateSyntax`], [`Error::TemplateSize`], [`Error::NoDefaultTemplate`] if none is named `default`,
+    /// [`Error::TemplateThread`].
     pub fn new(config: &TokenizerConfig) -> Result<Self> {
         let origin = &config.template_origin;
         if !config.chat_templates.contains_key("default") {
@@ -104,13 +107,21 @@ impl ChatTemplate {
         // The two that `render` chooses from; the others are never used.
         for name in ["default", "tool_use"] {
             let Some(text) = config.chat_templates.get(name) else { continue };
-            env.add_template_owned(name, without_generation_blocks(text)).map_err(|error| {
-                Error::TemplateSyntax {
+            if text.len() > MAX_SOURCE {
+                return Err(Error::TemplateSize {
+                    origin: origin.clone(),
+                    bytes: text.len(),
+                    limit: MAX_SOURCE,
+                });
+            }
+            let text = without_generation_blocks(text);
+            with_deep_stack(|| env.add_template_owned(name, text)).map_err(Error::TemplateThread)?.map_err(
+                |error| Error::TemplateSyntax {
                     origin: origin.clone(),
                     line: error.line().unwrap_or(0),
                     reason: reason(&error),
-                }
-            })?;
+                },
+            )?;
         }
         Ok(Self {
             env,
@@ -132,11 +143,16 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// [`Error::EmptyConversation`]; [`Error::TemplateRaised`] with the template's words if it refuses the
-    /// conversation; [`Error::TemplateLimit`] if it does not end; [`Error::TemplateRender`] for every other fault.
+    /// conversation; [`Error::TemplateLimit`] if it does not end; [`Error::TemplateRender`] for every other fault of the template;
+    /// [`Error::TemplateThread`].
     pub fn render(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         if messages.is_empty() {
             return Err(Error::EmptyConversation);
         }
+        with_deep_stack(|| self.render_here(messages, options)).map_err(Error::TemplateThread)?
+    }
+
+    fn render_here(&self, messages: &[Message], options: &RenderOptions) -> Result<String> {
         let tools = options.tools.as_ref().map(|tools| tools.iter().map(value).collect::<Value>());
         let template = match &tools {
             Some(_) => self.env.get_template("tool_use").or_else(|_| self.env.get_template("default")),

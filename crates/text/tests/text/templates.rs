@@ -1,7 +1,6 @@
 //! What templates may not do, and how they say no. Bytes are compared in golden.rs.
 
 use serde_json::json;
-use std::fmt::Write;
 use strata_text::{ChatTemplate, Error, Message, RenderOptions, TokenizerConfig};
 
 fn compile(text: &str) -> Result<ChatTemplate, Error> {
@@ -81,10 +80,61 @@ fn endless_work_ends_with_an_error() {
 fn deep_recursion_ends_with_an_error() {
     let macros = "{% macro f(n) %}{{ f(n + 1) }}{% endmacro %}{{ f(0) }}";
     let json = "{% set ns = namespace(t=[]) %}{% for i in range(1000) %}{% set ns.t = [ns.t] %}{% endfor %}{{ ns.t | tojson }}";
-    let mut nested = String::from("{{ ");
-    write!(nested, "{}{}", "(".repeat(100_000), ")".repeat(100_000)).unwrap();
-    for text in [macros, json, &nested] {
-        assert!(render(text).is_err());
+    let brackets = format!("{{{{ {}{} }}}}", "(".repeat(30_000), ")".repeat(30_000));
+    for text in [macros, json, &brackets] {
+        let error = render(text).unwrap_err();
+        assert!(matches!(error, Error::TemplateRender { .. } | Error::TemplateSyntax { .. }), "{error:?}");
+    }
+}
+
+#[test]
+fn what_nests_without_limit_does_not_overflow_the_stack() {
+    let nest = |open: &str, close: &str| {
+        format!(
+            "{{% set ns = namespace(t=[]) %}}{{% for i in range(99999) %}}{{% set ns.t = {}ns.t{} %}}{{% endfor %}}",
+            open.repeat(40),
+            close.repeat(40)
+        )
+    };
+    for text in [nest("[", "]"), nest("{'a':", "}"), nest("(", ",)")] {
+        assert!(matches!(render(&text), Err(Error::TemplateLimit { .. })));
+    }
+    for (start, link, end) in
+        [("{{ ", "-", "1 }}"), ("{{ x", ".a", " }}"), ("{{ 1", "+1", " }}"), ("{{ 1", "|e", " }}")]
+    {
+        let source = start.to_owned() + &link.repeat(30_000) + end;
+        match render(&source) {
+            Ok(_) | Err(Error::TemplateRender { .. }) => {}
+            Err(error) => panic!("{link}: {error:?}"),
+        }
+    }
+}
+
+#[test]
+fn a_source_longer_than_any_real_template_is_refused() {
+    assert!(matches!(compile(&"x".repeat(70_000)), Err(Error::TemplateSize { bytes: 70_000, .. })));
+    assert_eq!(render(&"x".repeat(60_000)).unwrap().len(), 60_000);
+}
+
+#[test]
+fn large_conversations_fit_the_limit() {
+    let template = compile(
+        "{% for m in messages %}{% set content = m.content | trim %}{% if m.role == 'user' and loop.index0 % 2 == 0 %}\
+         {{ '<|im_start|>' + m.role + '\n' + content + '<|im_end|>' }}{% endif %}{{ '\n' }}{% endfor %}",
+    )
+    .unwrap();
+    let messages = vec![Message::new("user", "word ".repeat(80)); 10_000];
+    let text = template.render(&messages, &RenderOptions::default()).unwrap();
+    assert!(text.len() > 5_000 * 400);
+}
+
+#[test]
+fn hostile_widths_are_refused() {
+    assert_eq!(render("{{ '{:>4}|{}'.format('x', 1) }}").unwrap(), "   x|1");
+    for text in
+        ["{{ '{:1000000000}'.format('x') }}", "{{ '%1000000000d' | format(3) }}", "{{ 'a' * 9999999999 }}"]
+    {
+        assert!(render(text).is_err(), "{text}");
     }
 }
 
