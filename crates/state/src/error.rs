@@ -13,21 +13,75 @@ pub enum Error {
     #[error(transparent)]
     Tensor(#[from] strata_tensor::Error),
     /// Keys and values that are not what the layer stores.
-    #[error("layer stores keys and values of shape [B, {kv_heads}, L, {head_dim}] but got {found}")]
+    #[error(
+        "layer stores keys [{}, {kv_heads}, L, {head_dim}] and values of as many rows, heads and positions, L at \
+         least 1, but got keys {keys} and values {values}",
+        rows.map_or_else(|| "B".to_owned(), |rows| rows.to_string())
+    )]
     Shape {
         /// Key/value heads declared.
         kv_heads: u32,
         /// Values per head declared.
         head_dim: u32,
-        /// Shape found.
-        found: Shape,
+        /// Rows held, once there are any.
+        rows: Option<usize>,
+        /// Shape of the keys.
+        keys: Shape,
+        /// Shape of the values.
+        values: Shape,
     },
-    /// More positions to give up than there are.
-    #[error("cannot give up {asked} positions of {held}")]
+    /// More positions to give up than a layer can go back.
+    #[error("cannot give up the newest {asked} positions: layer {layer} can go back {possible} at most")]
     Trim {
         /// Positions asked for.
         asked: usize,
-        /// Positions that can be given up.
-        held: usize,
+        /// The layer that goes back least.
+        layer: usize,
+        /// Positions it can give up.
+        possible: usize,
+    },
+    /// A row that the batch does not have.
+    #[error("there is no row {row} in a batch of {rows}")]
+    NoSuchRow {
+        /// Row asked for.
+        row: usize,
+        /// Rows held.
+        rows: usize,
+    },
+    /// A batch of no rows.
+    #[error("a batch needs at least one row")]
+    NoRows,
+    /// States of different graphs or compositions.
+    #[error("states to be put together differ at layer {layer}: {first} and {other}")]
+    Unlike {
+        /// First layer that differs.
+        layer: usize,
+        /// What the first state keeps there.
+        first: &'static str,
+        /// What the other keeps.
+        other: &'static str,
+    },
+    /// Rows that are still read padded on the right.
+    #[error("rows cannot join, leave or be copied before their padding has been moved to the left")]
+    OpenRows,
+    /// A list with one entry a row that has another length.
+    #[error("{given} lengths were given for {rows} rows")]
+    Lengths {
+        /// Entries given.
+        given: usize,
+        /// Rows held.
+        rows: usize,
+    },
+    /// Padding on the left of rows that already hold something.
+    #[error("rows at position {position} cannot be padded on the left: only empty ones can")]
+    LeftPadding {
+        /// The longest row's position.
+        position: usize,
+    },
+    /// A ring that keeps its first positions has no batch form.
+    #[error("a ring that keeps its first {keep} positions cannot be a row of a batch")]
+    KeptRows {
+        /// Positions kept.
+        keep: usize,
     },
 }

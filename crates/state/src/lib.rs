@@ -10,11 +10,19 @@
 #![forbid(unsafe_code)]
 
 mod error;
+mod heads;
+mod layer;
+mod mask;
 mod plain;
+mod planes;
 mod read;
+mod rotating;
+mod rows;
 mod state;
 
 pub use error::{Error, Result};
+pub use layer::{LayerState, Phase};
 pub use plain::PlainCache;
 pub use read::AttentionRead;
-pub use state::{LayerState, Phase, Positions, State};
+pub use rotating::RotatingCache;
+pub use state::{Positions, Side, State};

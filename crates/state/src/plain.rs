@@ -1,116 +1,164 @@
-//! Keys and values of every position, in buffers that grow in steps (mlx-lm's `KVCache`, models/cache.py).
+//! Keys and values of every position, in buffers that grow in steps (mlx-lm's `KVCache` and, for rows of different lengths,
+//! `BatchKVCache`, models/cache.py).
 
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::heads::Heads;
+use crate::layer::Cache;
+use crate::mask::{Masks, Seen, Span};
+use crate::planes::Planes;
 use crate::read::AttentionRead;
-use crate::state::Phase;
+use crate::rows::Rows;
 use strata_contracts::KernelSet;
-use strata_tensor::{Array, ops};
+use strata_tensor::Array;
 
 /// Positions by which buffers grow.
-const STEP: usize = 256;
+pub(crate) const STEP: usize = 256;
 
 /// Keys and values of every position so far.
 #[derive(Debug, Clone)]
 pub struct PlainCache {
-    kv_heads: u32,
-    head_dim: u32,
+    heads: Heads,
     kernels: KernelSet,
-    /// Keys and values `[B, Hkv, capacity, D]`.
-    buffers: Option<(Array, Array)>,
+    masks: Masks,
+    /// With room behind the live positions.
+    stored: Option<Planes>,
+    /// Live positions, padding included.
     length: usize,
+    /// `None`: no row is padded, nor is one expected to be.
+    rows: Option<Rows>,
 }
 
 impl PlainCache {
     /// An empty cache.
     pub fn new(kv_heads: u32, head_dim: u32, kernels: KernelSet) -> Self {
-        Self { kv_heads, head_dim, kernels, buffers: None, length: 0 }
+        Self::sharing(Heads { kv_heads, head_dim }, kernels, &Masks::default())
     }
 
-    /// As [`LayerState::append`](crate::LayerState::append).
-    ///
-    /// # Errors
-    /// [`Error::Shape`]; what MLX reports.
-    pub fn append(&mut self, keys: &Array, values: &Array, _phase: Phase) -> Result<AttentionRead> {
-        let shape = keys.shape();
-        if shape.len() != 4 || shape[1] != self.kv_heads as i32 || shape[3] != self.head_dim as i32 {
-            return Err(Error::Shape { kv_heads: self.kv_heads, head_dim: self.head_dim, found: shape });
-        }
-        let added = shape[2] as usize;
-        let end = self.length + added;
-        let (old_keys, old_values) = match self.buffers.take() {
-            Some((k, v)) if end <= k.dim(2) as usize => (k, v),
-            old => {
-                let grow = |old: Option<&Array>, new: &Array| self.grown(old, new);
-                let grown = old.as_ref().map_or_else(
-                    || Ok((grow(None, keys)?, grow(None, values)?)),
-                    |(k, v)| Ok((grow(Some(k), keys)?, grow(Some(v), values)?)),
-                );
-                match grown {
-                    Ok(buffers) => buffers,
-                    Err(error) => {
-                        self.buffers = old;
-                        return Err(error);
-                    }
-                }
-            }
-        };
-        let (start, stop) = (self.length as i32, end as i32);
-        let updated = old_keys
-            .slice_update_axis(keys, 2, start, stop)
-            .and_then(|k| Ok((k, old_values.slice_update_axis(values, 2, start, stop)?)));
-        let (k, v) = match updated {
-            Ok(buffers) => buffers,
-            Err(error) => {
-                self.buffers = Some((old_keys, old_values));
-                return Err(error.into());
-            }
-        };
-        let read = AttentionRead::dense(
-            k.slice_axis(2, 0, stop)?,
-            v.slice_axis(2, 0, stop)?,
-            added > 1,
-            self.kernels,
-        );
-        self.buffers = Some((k, v));
-        self.length = end;
+    pub(crate) fn sharing(heads: Heads, kernels: KernelSet, masks: &Masks) -> Self {
+        Self { heads, kernels, masks: masks.clone(), stored: None, length: 0, rows: None }
+    }
+}
+
+impl Cache for PlainCache {
+    fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
+        let new = self.heads.planes(keys, values, self.row_count())?;
+        let end = self.length + new.len();
+        let seen = self.seen(new.len())?;
+        let stored = self.with_room(&new)?.write(self.length, &new)?;
+        let read = AttentionRead::new(stored.slice(0, end)?, seen, &self.masks, self.kernels);
+        (self.stored, self.length) = (Some(stored), end);
+        self.rows.iter_mut().for_each(|rows| rows.advance(new.len()));
         Ok(read)
     }
 
-    /// A buffer with room for `new` behind the live part of `old`.
-    fn grown(&self, old: Option<&Array>, new: &Array) -> Result<Array> {
-        let mut shape = new.shape().to_vec();
-        shape[2] = (shape[2] as usize).next_multiple_of(STEP) as i32;
-        let room = ops::zeros(shape.as_slice(), new.dtype())?;
-        let Some(old) = old else { return Ok(room) };
-        let live = if self.length.is_multiple_of(STEP) {
-            old.clone()
-        } else {
-            old.slice_axis(2, 0, self.length as i32)?
-        };
-        Ok(ops::concatenate(&[&live, &room], 2)?)
-    }
-
-    /// Gives up the newest `tokens` positions.
-    ///
-    /// # Errors
-    /// [`Error::Trim`] when there are fewer.
-    pub fn trim(&mut self, tokens: usize) -> Result<()> {
-        self.length =
-            self.length.checked_sub(tokens).ok_or(Error::Trim { asked: tokens, held: self.length })?;
+    fn trim(&mut self, tokens: usize) -> Result<()> {
+        self.length -= tokens;
+        self.rows.iter_mut().for_each(|rows| rows.retreat(tokens));
         Ok(())
     }
 
-    /// The live keys and values, oldest first.
-    ///
-    /// # Errors
-    /// What MLX reports.
-    pub fn live(&self) -> Result<Option<(Array, Array)>> {
-        let Some((k, v)) = &self.buffers else { return Ok(None) };
-        let end = self.length as i32;
-        Ok(Some((k.slice_axis(2, 0, end)?, v.slice_axis(2, 0, end)?)))
+    fn trimmable(&self) -> usize {
+        self.rows.as_ref().map_or(self.length, Rows::shortest)
     }
 
-    pub(crate) fn arrays(&self) -> Vec<&Array> {
-        self.buffers.iter().flat_map(|(k, v)| [k, v]).collect()
+    fn live(&self) -> Result<Option<Planes>> {
+        self.stored.as_ref().map(|stored| stored.slice(0, self.length)).transpose()
+    }
+
+    fn kernels(&self) -> KernelSet {
+        self.kernels
+    }
+
+    fn arrays(&self) -> &[Array] {
+        self.stored.as_ref().map_or(&[], Planes::arrays)
+    }
+
+    fn stack(caches: &[&Self]) -> Result<Self> {
+        let length = caches.iter().map(|c| c.length).max().unwrap_or(0);
+        let mut rows = Rows::uniform(0, 0);
+        for cache in caches {
+            let mut own = cache.all_rows();
+            own.drop_oldest(cache.length as i32 - length as i32);
+            rows.extend(&own);
+        }
+        let stored = match caches.iter().find_map(|c| c.stored.as_ref()) {
+            Some(like) => {
+                let room = (length + 1).next_multiple_of(STEP) - length;
+                let parts = caches.iter().map(|c| match c.live()? {
+                    Some(live) => live.padded(length - c.length, room),
+                    None => like.blank(c.all_rows().count(), length + room),
+                });
+                let parts: Vec<Planes> = parts.collect::<Result<_>>()?;
+                Some(Planes::stack(&parts.iter().collect::<Vec<_>>())?)
+            }
+            None => None,
+        };
+        Ok(Self { stored, length, rows: Some(rows), ..caches[0].clone() })
+    }
+
+    fn select(&self, indices: &[usize]) -> Result<Self> {
+        let mut rows = self.all_rows().select(indices);
+        let Some(stored) = &self.stored else { return Ok(Self { rows: Some(rows), ..self.clone() }) };
+        let surplus = rows.padding().iter().copied().min().unwrap_or(0);
+        rows.drop_oldest(surplus);
+        let stored = stored.slice(surplus as usize, stored.len())?.take_rows(indices)?;
+        let length = self.length - surplus as usize;
+        Ok(Self { stored: Some(stored), length, rows: Some(rows), ..self.clone() })
+    }
+
+    fn extract(&self, row: usize) -> Result<Self> {
+        let start = self.all_rows().padding()[row] as usize;
+        let stored = match &self.stored {
+            Some(stored) if start < self.length => Some(stored.slice(start, self.length)?.take_rows(&[row])?),
+            _ => None,
+        };
+        Ok(Self { stored, length: self.length.saturating_sub(start), rows: None, ..self.clone() })
+    }
+
+    fn begin_padded(&mut self, rows: usize, pad: &dyn Fn(&mut Rows)) -> Result<()> {
+        if self.length == 0 && self.rows.is_none() {
+            self.rows = Some(Rows::uniform(rows, 0));
+        }
+        let mut rows = self.all_rows();
+        pad(&mut rows);
+        self.rows = Some(rows);
+        Ok(())
+    }
+
+    fn end_padded(&mut self) -> Result<()> {
+        let Some(rows) = &mut self.rows else { return Ok(()) };
+        if let (Some(shifts), Some(stored)) = (rows.overhang(), &self.stored) {
+            self.stored = Some(stored.roll_rows(&shifts)?);
+            rows.shift(&shifts);
+        }
+        rows.close();
+        Ok(())
+    }
+}
+
+impl PlainCache {
+    /// What `queries` new positions see once they are stored.
+    fn seen(&self, queries: usize) -> Result<Seen> {
+        let Some(rows) = &self.rows else { return Ok(if queries == 1 { Seen::All } else { Seen::Causal }) };
+        let span = Span::causal(queries, self.length + queries);
+        Ok(Seen::Array(self.masks.array(&Span { padding: Some(rows.padding().to_vec()), ..span })?))
+    }
+
+    /// Buffers with room for `new` behind the live positions.
+    fn with_room(&self, new: &Planes) -> Result<Planes> {
+        match &self.stored {
+            Some(stored) if self.length + new.len() <= stored.len() => Ok(stored.clone()),
+            Some(stored) => stored.slice(0, self.length)?.padded(0, new.len().next_multiple_of(STEP)),
+            None => new.room(new.len().next_multiple_of(STEP)),
+        }
+    }
+
+    /// Rows, once they are known.
+    fn row_count(&self) -> Option<usize> {
+        self.stored.as_ref().map(Planes::rows).or_else(|| self.rows.as_ref().map(Rows::count))
+    }
+
+    fn all_rows(&self) -> Rows {
+        self.rows.clone().unwrap_or_else(|| Rows::uniform(self.row_count().unwrap_or(1), self.length))
     }
 }

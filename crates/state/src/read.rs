@@ -1,22 +1,44 @@
 //! What queries see after an append: keys, values, mask and kernel, already chosen.
 
 use crate::error::Result;
+use crate::mask::{Masks, Seen, Span};
+use crate::planes::Planes;
 use strata_contracts::KernelSet;
 use strata_tensor::fast::{self, Mask};
 use strata_tensor::{Array, Dtype, ops};
 
 /// A read of a layer's keys and values by the queries of the positions just appended.
 #[derive(Debug, Clone)]
-pub struct AttentionRead {
-    keys: Array,
-    values: Array,
-    causal: bool,
+pub struct AttentionRead(Reads);
+
+#[derive(Debug, Clone)]
+enum Reads {
+    /// All queries at once.
+    Span(SpanRead),
+    /// One read a query, each of what was stored when its position was the newest.
+    Steps(Vec<SpanRead>),
+}
+
+#[derive(Debug, Clone)]
+struct SpanRead {
+    stored: Planes,
+    seen: Seen,
+    masks: Masks,
     kernels: KernelSet,
 }
 
 impl AttentionRead {
-    pub(crate) fn dense(keys: Array, values: Array, causal: bool, kernels: KernelSet) -> Self {
-        Self { keys, values, causal, kernels }
+    pub(crate) fn new(stored: Planes, seen: Seen, masks: &Masks, kernels: KernelSet) -> Self {
+        Self(Reads::Span(SpanRead { stored, seen, masks: masks.clone(), kernels }))
+    }
+
+    /// Reads of single positions, in order.
+    pub(crate) fn steps(reads: Vec<Self>) -> Self {
+        let spans = reads.into_iter().flat_map(|read| match read.0 {
+            Reads::Span(span) => vec![span],
+            Reads::Steps(spans) => spans,
+        });
+        Self(Reads::Steps(spans.collect()))
     }
 
     /// `softmax(scale · Q Kᵀ + mask) V`: queries `[B, Hq, L, D]` -> `[B, Hq, L, Dv]`.
@@ -24,10 +46,7 @@ impl AttentionRead {
     /// # Errors
     /// What MLX reports of shapes that do not fit.
     pub fn attend(&self, queries: &Array, scale: f32) -> Result<Array> {
-        // Both kernel sets read through MLX until the host kernels land.
-        let (KernelSet::Reference | KernelSet::Fast) = self.kernels;
-        let mask = if self.causal { Mask::Causal } else { Mask::None };
-        Ok(fast::scaled_dot_product_attention(queries, &self.keys, &self.values, scale, mask, None)?)
+        self.each(queries, |read, queries| read.attend(queries, scale))
     }
 
     /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118), in mlx-lm's order of operations
@@ -36,12 +55,43 @@ impl AttentionRead {
     /// # Errors
     /// What MLX reports of shapes that do not fit.
     pub fn attend_soft_capped(&self, queries: &Array, scale: f32, cap: f32) -> Result<Array> {
+        self.each(queries, |read, queries| read.attend_soft_capped(queries, scale, cap))
+    }
+
+    fn each(&self, queries: &Array, attend: impl Fn(&SpanRead, &Array) -> Result<Array>) -> Result<Array> {
+        match &self.0 {
+            Reads::Span(read) => attend(read, queries),
+            Reads::Steps(reads) => {
+                let steps = reads.iter().zip(0..);
+                let outs = steps.map(|(read, i)| attend(read, &queries.slice_axis(2, i, i + 1)?));
+                let outs = outs.collect::<Result<Vec<_>>>()?;
+                Ok(ops::concatenate(&outs.iter().collect::<Vec<_>>(), 2)?)
+            }
+        }
+    }
+}
+
+impl SpanRead {
+    fn attend(&self, queries: &Array, scale: f32) -> Result<Array> {
+        let [keys, values] = self.stored.arrays() else { unreachable!("dense storage has two planes") };
+        // Both kernel sets read through MLX until the host kernels land.
+        let (KernelSet::Reference | KernelSet::Fast) = self.kernels;
+        let mask = match &self.seen {
+            Seen::All => Mask::None,
+            Seen::Causal => Mask::Causal,
+            Seen::Array(array) => Mask::Array(array),
+        };
+        Ok(fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
+    }
+
+    fn attend_soft_capped(&self, queries: &Array, scale: f32, cap: f32) -> Result<Array> {
+        let [keys, values] = self.stored.arrays() else { unreachable!("dense storage has two planes") };
         let shape = queries.shape();
         let (b, heads, l, d) = (shape[0], shape[1], shape[2], shape[3]);
-        let kv_heads = self.keys.dim(1);
+        let kv_heads = keys.dim(1);
         let repeats = heads / kv_heads.max(1);
         let mut q = queries.multiply_number(scale)?;
-        let (mut k, mut v) = (self.keys.clone(), self.values.clone());
+        let (mut k, mut v) = (keys.clone(), values.clone());
         if repeats > 1 {
             q = q.reshape([b, kv_heads, repeats, l, d])?; // [B, Hkv, Hq/Hkv, L, D]
             k = k.expand_dims(&[2])?; // [B, Hkv, 1, S, D]
@@ -49,15 +99,21 @@ impl AttentionRead {
         }
         let mut scores = q.matmul(&k.swapaxes(-1, -2)?)?;
         scores = scores.divide(&scores.number(cap)?)?.tanh()?.multiply_number(cap)?;
-        if self.causal {
-            let s = self.keys.dim(2);
-            let rows = ops::arange(f64::from(s - l), f64::from(s), 1.0, Dtype::Int32)?.expand_dims(&[1])?;
-            let columns = ops::arange(0.0, f64::from(s), 1.0, Dtype::Int32)?.expand_dims(&[0])?;
-            let seen = rows.greater_equal(&columns)?;
+        if let Some(seen) = self.seen_array(queries, repeats > 1)? {
             scores = ops::where_(&seen, &scores, &scores.number(lowest(scores.dtype()))?)?;
         }
         let out = scores.softmax(-1, true)?.matmul(&v)?;
-        Ok(if repeats > 1 { out.reshape([b, heads, l, self.values.dim(3)])? } else { out })
+        Ok(if repeats > 1 { out.reshape([b, heads, l, values.dim(3)])? } else { out })
+    }
+
+    /// The mask as an array that broadcasts to scores `[B, Hkv, (Hq/Hkv,) L, S]`.
+    fn seen_array(&self, queries: &Array, grouped: bool) -> Result<Option<Array>> {
+        let array = match &self.seen {
+            Seen::All => return Ok(None),
+            Seen::Causal => self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?,
+            Seen::Array(array) => array.clone(),
+        };
+        Ok(Some(if grouped && array.ndim() > 3 { array.expand_dims(&[-3])? } else { array }))
     }
 }
 

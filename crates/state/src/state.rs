@@ -1,43 +1,43 @@
-//! All layers of a sequence, and the position they share.
+//! All layers of a sequence, or of a batch of sequences, and the position they share.
+//!
+//! Membership changes are made for every layer first and take effect together: a failure leaves the batch as it was.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::heads::Heads;
+use crate::layer::LayerState;
+use crate::mask::Masks;
 use crate::plain::PlainCache;
-use crate::read::AttentionRead;
+use crate::rotating::RotatingCache;
+use crate::rows::Rows;
 use strata_contracts::{Composition, LayerKind};
-use strata_tensor::Array;
-
-/// What a forward pass is for; it decides the order of reductions, not what is computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Phase {
-    /// One new position a row.
-    Decode,
-    /// A causal span of new positions.
-    Window,
-    /// Known positions whose reductions keep the order of single ones.
-    Committed,
-}
+use strata_tensor::{Array, eval};
 
 /// Where a forward pass starts.
 #[derive(Debug, Clone)]
 pub enum Positions {
     /// Every row at the same position.
     Uniform(i32),
-    /// int32 `[B]`: one position a row.
+    /// int32 `[B]`: one position a row; negative where a row's padding is read.
     Rows(Array),
 }
 
-/// What all layers of a graph keep of a sequence.
+/// On which side of shorter rows padding lies while rows of different lengths are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// Before their first token.
+    Left,
+    /// Behind their last token.
+    Right,
+}
+
+/// What all layers of a graph keep of a sequence, or of a batch of them.
 #[derive(Debug, Clone)]
 pub struct State {
     layers: Vec<LayerState>,
+    /// Of a batch, the longest row's.
     position: usize,
-}
-
-/// What one layer keeps.
-#[derive(Debug, Clone)]
-pub enum LayerState {
-    /// Keys and values of every position.
-    Plain(PlainCache),
+    /// `None` for a single sequence.
+    rows: Option<Rows>,
 }
 
 impl State {
@@ -46,15 +46,21 @@ impl State {
     /// # Errors
     /// None at present; forms that a layer cannot have will be refused here.
     pub fn compose(layers: &[LayerKind], composition: &Composition) -> Result<Self> {
-        let layers = layers
-            .iter()
-            .map(|kind| match *kind {
-                LayerKind::Full { kv_heads, head_dim } | LayerKind::Sliding { kv_heads, head_dim, .. } => {
-                    LayerState::Plain(PlainCache::new(kv_heads, head_dim, composition.kernels))
-                }
-            })
-            .collect();
-        Ok(Self { layers, position: 0 })
+        let (masks, kernels) = (Masks::default(), composition.kernels);
+        let layers = layers.iter().map(|kind| match *kind {
+            LayerKind::Full { kv_heads, head_dim } => {
+                LayerState::Plain(PlainCache::sharing(Heads { kv_heads, head_dim }, kernels, &masks))
+            }
+            LayerKind::Sliding { kv_heads, head_dim, window } => LayerState::Rotating(
+                RotatingCache::sharing(Heads { kv_heads, head_dim }, window, kernels, &masks),
+            ),
+        });
+        Ok(Self::of_layers(layers.collect()))
+    }
+
+    /// Empty state of caches made one by one.
+    pub fn of_layers(layers: Vec<LayerState>) -> Self {
+        Self { layers, position: 0, rows: None }
     }
 
     /// Number of layers.
@@ -67,14 +73,17 @@ impl State {
         self.layers.is_empty()
     }
 
-    /// Tokens seen so far.
+    /// Tokens seen so far; of a batch, by its longest row.
     pub fn position(&self) -> usize {
         self.position
     }
 
     /// Where the next forward pass starts. Read it once, before the first layer appends.
     pub fn positions(&self) -> Positions {
-        Positions::Uniform(self.position as i32)
+        match &self.rows {
+            None => Positions::Uniform(self.position as i32),
+            Some(rows) => Positions::Rows(rows.positions()),
+        }
     }
 
     /// The state of layer `index`.
@@ -88,22 +97,34 @@ impl State {
     /// Ends a forward pass of `tokens` positions, after the last layer has appended.
     pub fn advance(&mut self, tokens: usize) {
         self.position += tokens;
+        if let Some(rows) = &mut self.rows {
+            rows.advance(tokens);
+        }
     }
 
-    /// Gives up the newest `tokens` positions.
+    /// Positions that can be given up: a ring that has overwritten what came before them cannot go back.
+    pub fn trimmable(&self) -> usize {
+        self.layers.iter().map(LayerState::trimmable).min().unwrap_or(self.position)
+    }
+
+    /// Gives up the newest `tokens` positions of every row.
     ///
     /// # Errors
-    /// [`crate::Error::Trim`] when there are fewer; nothing is changed then.
+    /// [`Error::Trim`] when a layer cannot go back so far; nothing is changed then.
     pub fn trim(&mut self, tokens: usize) -> Result<()> {
-        if tokens > self.position {
-            return Err(crate::Error::Trim { asked: tokens, held: self.position });
-        }
-        for layer in &mut self.layers {
-            match layer {
-                LayerState::Plain(cache) => cache.trim(tokens)?,
+        for (layer, state) in self.layers.iter().enumerate() {
+            let possible = state.trimmable();
+            if tokens > possible {
+                return Err(Error::Trim { asked: tokens, layer, possible });
             }
         }
+        let mut layers = self.layers.clone();
+        layers.iter_mut().try_for_each(|layer| layer.trim(tokens))?;
+        self.layers = layers;
         self.position -= tokens;
+        if let Some(rows) = &mut self.rows {
+            rows.retreat(tokens);
+        }
         Ok(())
     }
 
@@ -113,31 +134,165 @@ impl State {
     }
 }
 
-impl LayerState {
-    /// Stores the keys `[B, Hkv, L, D]` and values `[B, Hkv, L, Dv]` of new positions, and gives what queries at these
-    /// positions see.
-    ///
-    /// # Errors
-    /// [`crate::Error::Shape`] for another shape; the layer is unchanged then.
-    pub fn append(&mut self, keys: &Array, values: &Array, phase: Phase) -> Result<AttentionRead> {
-        match self {
-            Self::Plain(cache) => cache.append(keys, values, phase),
-        }
+/// Batches.
+impl State {
+    /// Rows; 1 for a single sequence.
+    pub fn rows(&self) -> usize {
+        self.rows.as_ref().map_or(1, Rows::count)
     }
 
-    /// The live keys and values, `[B, Hkv, T, D]` each, oldest first; `None` before the first append.
-    ///
-    /// # Errors
-    /// What MLX reports.
-    pub fn live(&self) -> Result<Option<(Array, Array)>> {
-        match self {
-            Self::Plain(cache) => cache.live(),
-        }
+    /// Tokens seen by each row so far.
+    pub fn row_positions(&self) -> Vec<usize> {
+        let of_batch = |rows: &Rows| rows.offsets().iter().map(|&n| n.max(0) as usize).collect();
+        self.rows.as_ref().map_or_else(|| vec![self.position], of_batch)
     }
 
-    fn arrays(&self) -> Vec<&Array> {
-        match self {
-            Self::Plain(cache) => cache.arrays(),
+    /// A batch of all rows of these states, in order. Every state stays usable by itself.
+    ///
+    /// # Errors
+    /// [`Error::NoRows`] for no states; [`Error::Unlike`] for states of different graphs; [`Error::OpenRows`];
+    /// [`Error::KeptRows`]; what MLX reports.
+    pub fn merge(states: &[&Self]) -> Result<Self> {
+        let Some(first) = states.first() else { return Err(Error::NoRows) };
+        for state in states {
+            state.check_closed()?;
+            let unlike = (0..first.len().max(state.len())).find(|&i| {
+                let name = |s: &Self| s.layers.get(i).map(LayerState::name);
+                name(first) != name(state)
+            });
+            if let Some(layer) = unlike {
+                let name = |s: &Self| s.layers.get(layer).map_or("nothing", LayerState::name);
+                return Err(Error::Unlike { layer, first: name(first), other: name(state) });
+            }
         }
+        let layers = (0..first.len()).map(|i| {
+            let layers: Vec<&LayerState> = states.iter().map(|s| &s.layers[i]).collect();
+            LayerState::stack(&layers)
+        });
+        let layers = layers.collect::<Result<Vec<_>>>()?;
+        let mut rows = Rows::uniform(0, 0);
+        for state in states {
+            rows.extend(&state.all_rows());
+        }
+        Self { layers, position: 0, rows: Some(rows) }.prepared()
+    }
+
+    /// The rows of `other` join this batch, behind its own.
+    ///
+    /// # Errors
+    /// As [`State::merge`]; this batch is as it was then.
+    pub fn join(&mut self, other: &Self) -> Result<()> {
+        *self = Self::merge(&[self, other])?;
+        Ok(())
+    }
+
+    /// Only the rows at these indices stay, in this order.
+    ///
+    /// # Errors
+    /// [`Error::NoRows`] for none; [`Error::NoSuchRow`]; [`Error::OpenRows`]; what MLX reports. The batch is as it was then.
+    pub fn filter(&mut self, indices: &[usize]) -> Result<()> {
+        self.check_closed()?;
+        if indices.is_empty() {
+            return Err(Error::NoRows);
+        }
+        indices.iter().try_for_each(|&row| self.check_row(row))?;
+        let layers = self.layers.iter().map(|layer| layer.select(indices)).collect::<Result<_>>()?;
+        *self = Self { layers, position: 0, rows: Some(self.all_rows().select(indices)) }.prepared()?;
+        Ok(())
+    }
+
+    /// One row as a sequence of its own, which holds no memory of the batch.
+    ///
+    /// # Errors
+    /// [`Error::NoSuchRow`]; [`Error::OpenRows`]; what MLX reports.
+    pub fn extract(&self, row: usize) -> Result<Self> {
+        self.check_closed()?;
+        self.check_row(row)?;
+        let layers = self.layers.iter().map(|layer| layer.extract(row)).collect::<Result<_>>()?;
+        Self { layers, position: self.row_positions()[row], rows: None }.prepared()
+    }
+
+    /// A copy that ends at `position`; the two go separate ways from there.
+    ///
+    /// # Errors
+    /// [`Error::Trim`] when a layer cannot go back so far.
+    pub fn fork(&self, position: usize) -> Result<Self> {
+        let mut fork = self.clone();
+        fork.trim(self.position.saturating_sub(position))?;
+        Ok(fork)
+    }
+
+    /// The next tokens are `lengths` of each row, padded to the longest on one side. All of them, padding included, are read
+    /// by one or more forward passes; [`State::end_padded`] follows. What stands at padding is never seen by a token.
+    /// A single sequence becomes a batch of one; an empty one becomes a batch of `lengths.len()` rows.
+    ///
+    /// # Errors
+    /// [`Error::Lengths`] unless there is a length for each row; [`Error::OpenRows`]; [`Error::LeftPadding`] on the left of
+    /// rows that hold something; [`Error::KeptRows`].
+    pub fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()> {
+        self.check_closed()?;
+        let rows = if self.rows.is_none() && self.position == 0 {
+            Rows::uniform(lengths.len(), 0)
+        } else {
+            self.all_rows()
+        };
+        if lengths.is_empty() {
+            return Err(Error::NoRows);
+        }
+        if rows.count() != lengths.len() {
+            return Err(Error::Lengths { given: lengths.len(), rows: rows.count() });
+        }
+        if side == Side::Left && self.position > 0 {
+            return Err(Error::LeftPadding { position: self.position });
+        }
+        let pad = |rows: &mut Rows| match side {
+            Side::Left => rows.pad_left(lengths),
+            Side::Right => rows.pad_right(lengths),
+        };
+        let mut layers = self.layers.clone();
+        layers.iter_mut().try_for_each(|layer| layer.begin_padded(lengths.len(), &pad))?;
+        self.layers = layers;
+        let rows = self.rows.insert(rows);
+        pad(rows);
+        Ok(())
+    }
+
+    /// Moves padding on the right of rows to their left, once all of it has been read. Without open rows nothing happens.
+    ///
+    /// # Errors
+    /// What MLX reports; the batch is as it was then.
+    pub fn end_padded(&mut self) -> Result<()> {
+        let mut after = self.clone();
+        after.layers.iter_mut().try_for_each(LayerState::end_padded)?;
+        if let Some(rows) = &mut after.rows {
+            if let Some(shifts) = rows.overhang() {
+                rows.shift(&shifts);
+            }
+            rows.close();
+            *self = after.prepared()?;
+        }
+        Ok(())
+    }
+
+    fn all_rows(&self) -> Rows {
+        self.rows.clone().unwrap_or_else(|| Rows::uniform(1, self.position))
+    }
+
+    fn check_closed(&self) -> Result<()> {
+        if self.rows.as_ref().is_some_and(Rows::are_open) { Err(Error::OpenRows) } else { Ok(()) }
+    }
+
+    fn check_row(&self, row: usize) -> Result<()> {
+        let rows = self.rows();
+        if row < rows { Ok(()) } else { Err(Error::NoSuchRow { row, rows }) }
+    }
+
+    /// Evaluated, so that nothing can fail once it has replaced what it was made from.
+    fn prepared(mut self) -> Result<Self> {
+        eval(self.arrays())?;
+        if self.rows.is_some() {
+            self.position = self.row_positions().into_iter().max().unwrap_or(0);
+        }
+        Ok(self)
     }
 }
