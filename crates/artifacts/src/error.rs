@@ -3,6 +3,7 @@
 
 use crate::fetch::{HubError, Starter};
 use crate::gguf::GgufError;
+use crate::quantize::QuantizeError;
 use crate::safetensors::HeaderError;
 use crate::shards::ShardError;
 use std::borrow::Cow;
@@ -132,6 +133,14 @@ pub enum Error {
         path: PathBuf,
         /// What is wrong with it.
         problem: HeaderError,
+    },
+    /// A model can't be quantized.
+    #[error("{} can't be quantized: {problem}", path.display())]
+    Quantize {
+        /// The model's folder.
+        path: PathBuf,
+        /// What is wrong.
+        problem: QuantizeError,
     },
     /// A GGUF file is not sound or can't be converted.
     #[error("{} can't be read as GGUF: {problem}", path.display())]

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod gguf;
+pub mod quantize;
 
 mod config;
 mod error;

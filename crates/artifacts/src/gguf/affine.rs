@@ -8,6 +8,7 @@
 use super::dequant::quants;
 use super::reader::Tensor;
 use super::types::TensorType;
+use crate::quantize::pack;
 use half::f16;
 
 /// Values in one group: a block of these types.
@@ -66,26 +67,4 @@ fn scale_and_bias(kind: TensorType, block: &[u8]) -> (f16, f16) {
         _ => f16::from_le_bytes([block[2], block[3]]),
     };
     (scale, bias)
-}
-
-/// Appends values of `bits` bits each, the first one lowest; eight values always fill whole bytes.
-pub(crate) fn pack(values: &[u8], bits: u32, out: &mut Vec<u8>) {
-    for eight in values.chunks_exact(8) {
-        let word = eight.iter().rev().fold(0_u64, |word, &value| word << bits | u64::from(value));
-        out.extend(&word.to_le_bytes()[..bits as usize]);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn five_bit_values_fill_five_bytes_lowest_first() {
-        let mut out = Vec::new();
-        pack(&[1, 2, 3, 4, 5, 6, 7, 31], 5, &mut out);
-        let word = out.iter().rev().fold(0_u64, |word, &byte| word << 8 | u64::from(byte));
-        let back: Vec<u64> = (0..8).map(|i| word >> (5 * i) & 31).collect();
-        assert_eq!((out.len(), back), (5, vec![1, 2, 3, 4, 5, 6, 7, 31]));
-    }
 }

@@ -1,7 +1,7 @@
 //! Converts a GGUF file to a model folder in Hugging Face layout: configuration, weights, tokenizer.
 //!
 //! Weights that MLX affine groups hold exactly stay exact ([`super::affine`]); floats keep their type; all others
-//! are dequantized to bfloat16. One tensor is in memory at a time.
+//! are dequantized to bfloat16, or quantized again where the caller asks for it. One tensor is in memory at a time.
 
 use super::affine::{self, GROUP_SIZE, Groups};
 use super::architecture::{Architecture, Change, Placed, Sizes, place};
@@ -13,17 +13,22 @@ use super::types::TensorType;
 use crate::error::{Error, Result};
 use crate::mmap::Mapped;
 use crate::progress::{Progress, Stage};
+use crate::quantize::{QuantizeError, packed_specs, quantize, settings};
 use crate::write::{TensorSpec, WeightsWriter, write_json};
-use half::bf16;
+use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 use std::path::Path;
-use strata_contracts::Dtype;
+use strata_contracts::{Dtype, QuantScheme};
 
 /// How a GGUF file is converted.
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
-pub struct ConvertOptions {}
+pub struct ConvertOptions {
+    /// Quantizes the matrices that would otherwise be plain: those of types that MLX can't hold, and floats. Rows
+    /// that don't divide into groups stay plain.
+    pub quantize: Option<QuantScheme>,
+}
 
 /// What a conversion wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +40,8 @@ pub struct Summary {
     pub tensors: BTreeMap<&'static str, usize>,
     /// Names of the tensors that were dequantized, because MLX has no exact form of their type.
     pub dequantized: Vec<String>,
+    /// Names of the tensors that were quantized on request.
+    pub quantized: Vec<String>,
 }
 
 /// Largest weight file, in bytes; more weights become shards.
@@ -50,7 +57,6 @@ pub fn convert(
     options: &ConvertOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Summary> {
-    let ConvertOptions {} = options;
     let bytes = Mapped::open(gguf)?;
     let refuse = |problem| Error::Gguf { path: gguf.to_owned(), problem };
     let file = Gguf::parse(&bytes).map_err(refuse)?;
@@ -60,12 +66,12 @@ pub fn convert(
     let mut config = config(architecture, &sizes, &file).map_err(refuse)?;
     let tokens = TokenizerFiles::new(&file.metadata, sizes.vocabulary).map_err(refuse)?;
 
-    let plan: Vec<Planned<'_, '_>> = placed.into_iter().map(Planned::new).collect();
-    config.insert("torch_dtype".into(), json!(activation_type(&plan).name()));
+    let plan: Vec<Planned<'_, '_>> = placed.into_iter().map(|placed| Planned::new(placed, options)).collect();
+    config.insert("torch_dtype".into(), json!(activation_type(architecture, &plan).name()));
     add_quantization(&plan, &mut config);
     add_token_ids(&tokens.ids, &mut config);
 
-    write_weights(out, &plan, progress)?;
+    write_weights(out, &plan, gguf, progress)?;
     write_json(&out.join("tokenizer.json"), &tokens.tokenizer)?;
     write_json(&out.join("tokenizer_config.json"), &tokens.config)?;
     let mut generation = Map::new();
@@ -83,19 +89,27 @@ struct Planned<'a, 'g> {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
-    /// MLX affine groups of 32 with this many bits.
-    Affine(u32),
+    /// MLX affine groups of 32 with this many bits, exactly what the file holds.
+    Exact(u32),
+    /// Quantized from values of this type.
+    Quantized(QuantScheme, Dtype),
     /// Plain values.
     Dense(Dtype),
 }
 
 impl<'a, 'g> Planned<'a, 'g> {
-    fn new(placed: Placed<'a, 'g>) -> Self {
+    fn new(placed: Placed<'a, 'g>, options: &ConvertOptions) -> Self {
         let tensor = placed.tensor;
-        let form = match (tensor.kind, affine::bits(tensor)) {
-            (TensorType::F32, _) => Form::Dense(Dtype::Float32),
-            (TensorType::F16, _) => Form::Dense(Dtype::Float16),
-            (_, Some(bits)) if tensor.shape().len() == 2 => Form::Affine(bits),
+        let matrix = tensor.shape().len() == 2;
+        let fits = |scheme: &QuantScheme| matrix && scheme.packed_columns(tensor.columns()).is_ok();
+        let exact = affine::bits(tensor).filter(|_| matrix);
+        let form = match (tensor.kind, exact, options.quantize.filter(fits)) {
+            (_, Some(bits), _) => Form::Exact(bits),
+            // Scales beside the exact groups' float16 ones; a bfloat16 model gives what quantizing it directly does.
+            (TensorType::BF16, _, Some(scheme)) => Form::Quantized(scheme, Dtype::Bfloat16),
+            (_, _, Some(scheme)) => Form::Quantized(scheme, Dtype::Float16),
+            (TensorType::F32, ..) => Form::Dense(Dtype::Float32),
+            (TensorType::F16, ..) => Form::Dense(Dtype::Float16),
             _ => Form::Dense(Dtype::Bfloat16),
         };
         Self { placed, form }
@@ -105,6 +119,15 @@ impl<'a, 'g> Planned<'a, 'g> {
         self.form == Form::Dense(Dtype::Bfloat16) && self.placed.tensor.kind != TensorType::BF16
     }
 
+    /// The scheme that the configuration names for the tensor's module.
+    fn scheme(&self) -> Option<QuantScheme> {
+        match self.form {
+            Form::Exact(bits) => QuantScheme::affine(bits, GROUP_SIZE).ok(),
+            Form::Quantized(scheme, _) => Some(scheme),
+            Form::Dense(_) => None,
+        }
+    }
+
     /// Name of the module that owns the tensor.
     fn module(&self) -> &str {
         self.placed.name.strip_suffix(".weight").unwrap_or(&self.placed.name)
@@ -112,31 +135,45 @@ impl<'a, 'g> Planned<'a, 'g> {
 
     fn specs(&self) -> Vec<TensorSpec> {
         let tensor = self.placed.tensor;
-        let spec = |name: String, dtype, shape| TensorSpec { name, dtype, shape };
-        match self.form {
-            Form::Dense(dtype) => vec![spec(self.placed.name.clone(), dtype, tensor.shape().to_vec())],
-            Form::Affine(bits) => {
-                let (rows, columns) = (tensor.rows(), tensor.columns());
-                let groups = columns / GROUP_SIZE as usize;
-                vec![
-                    spec(self.placed.name.clone(), Dtype::Uint32, vec![rows, groups * bits as usize]),
-                    spec(format!("{}.scales", self.module()), Dtype::Float16, vec![rows, groups]),
-                    spec(format!("{}.biases", self.module()), Dtype::Float16, vec![rows, groups]),
-                ]
+        match (self.form, self.scheme()) {
+            (Form::Quantized(_, dtype), Some(scheme)) => {
+                packed_specs(self.module(), tensor.rows(), tensor.columns(), scheme, dtype)
             }
+            (Form::Exact(_), Some(scheme)) => {
+                packed_specs(self.module(), tensor.rows(), tensor.columns(), scheme, Dtype::Float16)
+            }
+            (Form::Dense(dtype), _) => {
+                let (name, shape) = (self.placed.name.clone(), tensor.shape().to_vec());
+                vec![TensorSpec { name, dtype, shape }]
+            }
+            (_, None) => Vec::new(),
         }
     }
 
     /// The bytes of [`Planned::specs`], in their order.
-    fn bytes(&self) -> Vec<Vec<u8>> {
-        match self.form {
-            Form::Affine(_) => {
+    fn bytes(&self) -> Result<Vec<Vec<u8>>, QuantizeError> {
+        Ok(match self.form {
+            Form::Exact(_) => {
                 let mut groups = Groups::default();
                 for_each_row(self.placed.tensor, self.placed.change, |kind, row| groups.push_row(kind, row));
                 vec![groups.weight, groups.scales, groups.biases]
             }
+            Form::Quantized(scheme, dtype) => quantize(scheme, dtype, &self.values(dtype))?.into_parts(),
             Form::Dense(dtype) => vec![self.dense(dtype)],
+        })
+    }
+
+    /// All values, rounded to `dtype`.
+    fn values(&self, dtype: Dtype) -> Vec<f32> {
+        let mut values = Vec::new();
+        for_each_row(self.placed.tensor, self.placed.change, |kind, row| dequantize(kind, row, &mut values));
+        for value in &mut values {
+            *value = match dtype {
+                Dtype::Float16 => f16::from_f32(*value).to_f32(),
+                _ => bf16::from_f32(*value).to_f32(),
+            };
         }
+        values
     }
 
     fn dense(&self, dtype: Dtype) -> Vec<u8> {
@@ -150,7 +187,7 @@ impl<'a, 'g> Planned<'a, 'g> {
                 let value = if change == Change::PlusOne { stored - 1.0 } else { stored };
                 match dtype {
                     Dtype::Float32 => out.extend(value.to_le_bytes()),
-                    Dtype::Float16 => out.extend(half::f16::from_f32(value).to_le_bytes()),
+                    Dtype::Float16 => out.extend(f16::from_f32(value).to_le_bytes()),
                     _ => out.extend(bf16::from_f32(value).to_le_bytes()),
                 }
             }
@@ -171,39 +208,35 @@ fn for_each_row<'a>(tensor: &Tensor<'a>, change: Change, mut each: impl FnMut(Te
     }
 }
 
-/// The type that activations take unless the user asks for another: bfloat16 where any matrix has it, otherwise
-/// the type of the scales or of the embedding table.
-fn activation_type(plan: &[Planned<'_, '_>]) -> Dtype {
+/// The type that activations take unless the user asks for another: bfloat16 where any matrix or scale has it and for
+/// gemma, whose activations leave the range of float16; otherwise the type of the scales or of the embedding table.
+fn activation_type(architecture: Architecture, plan: &[Planned<'_, '_>]) -> Dtype {
     let matrices = plan.iter().filter(|planned| planned.placed.tensor.shape().len() == 2);
     let types: Vec<Dtype> = matrices
         .map(|planned| match planned.form {
-            Form::Affine(_) => Dtype::Float16,
-            Form::Dense(dtype) => dtype,
+            Form::Exact(_) => Dtype::Float16,
+            Form::Quantized(_, dtype) | Form::Dense(dtype) => dtype,
         })
         .collect();
+    if architecture.is_gemma() {
+        return Dtype::Bfloat16;
+    }
     [Dtype::Bfloat16, Dtype::Float16]
         .into_iter()
         .find(|dtype| types.contains(dtype))
         .unwrap_or(Dtype::Float32)
 }
 
-/// The `quantization` block as mlx-lm writes it: the most frequent width, and an entry for each module that differs.
+/// The `quantization` block as mlx-lm writes it: the most frequent scheme, and an entry for each module that differs.
 fn add_quantization(plan: &[Planned<'_, '_>], config: &mut Map<String, Value>) {
-    let affine = || {
-        plan.iter().filter_map(|planned| match planned.form {
-            Form::Affine(bits) => Some((planned.module(), bits)),
-            Form::Dense(_) => None,
-        })
+    let schemes = || plan.iter().filter_map(|planned| Some((planned.module(), planned.scheme()?)));
+    let count = |scheme| schemes().filter(|&(_, other)| other == scheme).count();
+    let Some((_, usual)) = schemes().max_by_key(|&(_, scheme)| (count(scheme), scheme.bits())) else {
+        return;
     };
-    let mut counts: BTreeMap<u32, usize> = BTreeMap::new();
-    for (_, bits) in affine() {
-        *counts.entry(bits).or_default() += 1;
-    }
-    let Some((&usual, _)) = counts.iter().max_by_key(|&(_, count)| count) else { return };
-    let settings = |bits: u32| json!({ "group_size": GROUP_SIZE, "bits": bits, "mode": "affine" });
     let mut block = settings(usual);
-    for (module, bits) in affine().filter(|&(_, bits)| bits != usual) {
-        block[module] = settings(bits);
+    for (module, scheme) in schemes().filter(|&(_, scheme)| scheme != usual) {
+        block[module] = settings(scheme);
     }
     config.insert("quantization".into(), block.clone());
     config.insert("quantization_config".into(), block);
@@ -223,7 +256,12 @@ fn add_token_ids(ids: &SpecialIds, config: &mut Map<String, Value>) {
     config.extend(entries.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))));
 }
 
-fn write_weights(out: &Path, plan: &[Planned<'_, '_>], progress: &mut dyn FnMut(Progress)) -> Result<()> {
+fn write_weights(
+    out: &Path,
+    plan: &[Planned<'_, '_>],
+    gguf: &Path,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<()> {
     let total = plan.iter().map(|planned| planned.placed.tensor.data.len() as u64).sum();
     let mut done = 0;
     let mut report = |done| progress(Progress { stage: Stage::Convert, done, total: Some(total) });
@@ -231,8 +269,12 @@ fn write_weights(out: &Path, plan: &[Planned<'_, '_>], progress: &mut dyn FnMut(
     let specs = plan.iter().flat_map(Planned::specs).collect();
     let mut writer = WeightsWriter::create(out, specs, SHARD_BYTES)?;
     for planned in plan {
-        for bytes in planned.bytes() {
-            writer.append(&bytes)?;
+        let parts = planned.bytes().map_err(|problem| {
+            let problem = QuantizeError::of_tensor(&planned.placed.name, problem);
+            Error::Quantize { path: gguf.to_owned(), problem }
+        })?;
+        for part in &parts {
+            writer.append(part)?;
         }
         done += planned.placed.tensor.data.len() as u64;
         report(done);
@@ -245,10 +287,14 @@ fn summary(architecture: Architecture, plan: &[Planned<'_, '_>]) -> Summary {
     for planned in plan {
         *tensors.entry(planned.placed.tensor.kind.name()).or_default() += 1;
     }
-    let dequantized = plan.iter().filter(|planned| planned.is_dequantized());
     Summary {
         architecture: architecture.name(),
         tensors,
-        dequantized: dequantized.map(|planned| planned.placed.name.clone()).collect(),
+        dequantized: names(plan, Planned::is_dequantized),
+        quantized: names(plan, |planned| matches!(planned.form, Form::Quantized(..))),
     }
+}
+
+fn names<'a, 'g>(plan: &[Planned<'a, 'g>], keep: impl Fn(&Planned<'a, 'g>) -> bool) -> Vec<String> {
+    plan.iter().filter(|planned| keep(planned)).map(|planned| planned.placed.name.clone()).collect()
 }

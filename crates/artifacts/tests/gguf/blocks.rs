@@ -2,10 +2,12 @@
 //! `fixtures/gguf_blocks.safetensors` and `gguf_affine.safetensors`, made by `fixtures/make_gguf_fixtures.py`.
 
 use crate::convert::Converted;
-use crate::support::llama;
+use crate::support::{Builder, llama};
 use std::path::Path;
 use strata_artifacts::SafetensorsFile;
-use strata_artifacts::gguf::{TensorType, dequantize};
+use strata_artifacts::gguf::{ConvertOptions, TensorType, dequantize};
+use strata_artifacts::quantize::quantize;
+use strata_contracts::{Dtype, QuantScheme};
 
 fn fixture(name: &str) -> SafetensorsFile {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(name);
@@ -35,10 +37,14 @@ fn repeated(part: &[u8]) -> Vec<u8> {
 
 /// The tiny model, converted with `data` as the 64 rows of 96 values of its `down_proj`.
 fn converted(kind: TensorType, data: Vec<u8>) -> (Converted, String) {
+    (Converted::new(&model(kind, data)), "model.layers.0.mlp.down_proj".to_owned())
+}
+
+fn model(kind: TensorType, data: Vec<u8>) -> Builder {
     let mut model = llama();
     let tensor = model.tensors.iter_mut().find(|tensor| tensor.name == "blk.0.ffn_down.weight").unwrap();
     (tensor.kind, tensor.data) = (kind.code(), data);
-    (Converted::new(&model), "model.layers.0.mlp.down_proj".to_owned())
+    model
 }
 
 #[test]
@@ -70,6 +76,27 @@ fn types_that_mlx_does_not_hold_become_bfloat16() {
         .collect();
     assert!(model.bytes(&format!("{module}.weight")) == repeated(&expected));
     assert!(model.config.get("quantization").is_none());
+}
+
+#[test]
+fn types_that_mlx_does_not_hold_are_quantized_on_request() {
+    let blocks = fixture("gguf_blocks.safetensors");
+    let scheme = QuantScheme::affine(6, 32).unwrap();
+    let mut options = ConvertOptions::default();
+    options.quantize = Some(scheme);
+    let model = model(TensorType::IQ4_NL, repeated(&bytes(&blocks, "IQ4_NL.blocks")));
+    let model = Converted::with(&model, &options).unwrap();
+    let values: Vec<f32> = bytes(&blocks, "IQ4_NL.values")
+        .chunks_exact(4)
+        .map(|value| half::f16::from_f32(f32::from_le_bytes(value.try_into().unwrap())).to_f32())
+        .collect();
+    let expected = quantize(scheme, Dtype::Float16, &values).unwrap();
+    assert!(model.bytes("model.layers.0.mlp.down_proj.weight") == repeated(&expected.weight));
+    assert!(model.bytes("model.layers.0.mlp.down_proj.biases") == repeated(&expected.biases));
+    assert_eq!(model.config["quantization"]["bits"], 6);
+    // The float32 matrices are packed too; vectors never are.
+    assert_eq!(model.bytes("model.layers.0.self_attn.q_proj.weight").len(), 64 * 64 * 6 / 8);
+    assert_eq!(model.bytes("model.norm.weight").len(), 64 * 4);
 }
 
 #[test]

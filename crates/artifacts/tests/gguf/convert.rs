@@ -19,11 +19,15 @@ impl Converted {
     }
 
     fn result(model: &Builder) -> Result<Self, Error> {
+        Self::with(model, &ConvertOptions::default())
+    }
+
+    pub(crate) fn with(model: &Builder, options: &ConvertOptions) -> Result<Self, Error> {
         let folder = tempfile::tempdir().unwrap();
         let (file, out) = (folder.path().join("model.gguf"), folder.path().join("out"));
         std::fs::create_dir(&out).unwrap();
         std::fs::write(&file, model.build()).unwrap();
-        convert(&file, &out, &ConvertOptions::default(), &mut |_| ())?;
+        convert(&file, &out, options, &mut |_| ())?;
         let weights = SafetensorsFile::open(&out.join("model.safetensors"))?;
         Ok(Self { config: json(&out.join("config.json")), folder, weights })
     }
