@@ -124,16 +124,17 @@ impl Quantization {
 impl ResolvedQuantization {
     /// The scheme of the module at `path`, whose scales the weights hold; `None` when it is not quantized.
     pub fn scheme_for(&mut self, path: &str) -> Option<QuantScheme> {
-        match self.exceptions.get(path) {
-            None => Some(self.default),
-            Some(&(scheme, _)) => {
-                self.asked.insert(path.to_owned());
-                scheme
-            }
-        }
+        self.entry_for(path).unwrap_or(Some(self.default))
     }
 
-    /// Entries that [`ResolvedQuantization::scheme_for`] was never asked for, as the file names them. Once the model
+    /// The entry of the module at `path` alone, if the settings have one; `Some(None)` says "not quantized".
+    pub fn entry_for(&mut self, path: &str) -> Option<Option<QuantScheme>> {
+        let &(scheme, _) = self.exceptions.get(path)?;
+        self.asked.insert(path.to_owned());
+        Some(scheme)
+    }
+
+    /// Entries that neither [`ResolvedQuantization::scheme_for`] nor [`ResolvedQuantization::entry_for`] was asked for, as the file names them. Once the model
     /// is bound, each is a setting that had no effect.
     pub fn unmatched(&self) -> Vec<&str> {
         let unasked = self.exceptions.iter().filter(|(path, _)| !self.asked.contains(*path));

@@ -1,0 +1,3 @@
+//! One file a family. A family never uses another family.
+
+pub(crate) mod llama;

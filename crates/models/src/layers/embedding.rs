@@ -1,0 +1,50 @@
+//! The embedding table, and its second use as the output head.
+
+use crate::error::Result;
+use crate::weights::{Matrix, Source};
+use strata_tensor::Array;
+use strata_tensor::ops::{self, Quantized};
+
+/// A table `[V, E]`.
+pub(crate) struct Embedding {
+    table: Matrix,
+}
+
+impl Embedding {
+    /// Takes `PATH.weight`.
+    pub(crate) fn load(source: &Source<'_>, path: &str, rows: i32, columns: i32) -> Result<Self> {
+        Ok(Self { table: source.matrix(path, rows, columns)? })
+    }
+
+    /// int32 ids `[B, L]` -> `[B, L, E]`. Quantized rows are gathered first, then dequantized.
+    pub(crate) fn forward(&self, ids: &Array) -> Result<Array> {
+        match &self.table {
+            Matrix::Dense(table) => Ok(table.take(ids, 0)?),
+            Matrix::Quantized(q) => {
+                let rows = Quantized {
+                    weight: q.weight.take(ids, 0)?,
+                    scales: q.scales.take(ids, 0)?,
+                    biases: q.biases.as_ref().map(|b| b.take(ids, 0)).transpose()?,
+                    scheme: q.scheme,
+                };
+                Ok(ops::dequantize(&rows, None)?)
+            }
+        }
+    }
+
+    /// The table as a tied head: `[B, L, E] -> [B, L, V]`.
+    pub(crate) fn as_linear(&self, x: &Array) -> Result<Array> {
+        match &self.table {
+            Matrix::Dense(table) => Ok(x.matmul(&table.transpose(&[1, 0])?)?),
+            Matrix::Quantized(q) => Ok(ops::quantized_matmul(x, q, true)?),
+        }
+    }
+
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
+        let parts = match &self.table {
+            Matrix::Dense(w) => [Some(w), None, None],
+            Matrix::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
+        };
+        parts.into_iter().flatten()
+    }
+}

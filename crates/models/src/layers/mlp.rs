@@ -1,0 +1,44 @@
+//! The gated feed-forward block: `down(act(gate(x)) · up(x))`.
+
+use super::activation::Gate;
+use super::linear::Linear;
+use crate::error::Result;
+use crate::weights::Source;
+use strata_tensor::Array;
+
+/// Three projections and the gate between them.
+pub(crate) struct Mlp {
+    gate_proj: Linear,
+    up_proj: Linear,
+    down_proj: Linear,
+    gate: Gate,
+}
+
+impl Mlp {
+    /// Takes `PATH.gate_proj`, `PATH.up_proj` and `PATH.down_proj`.
+    pub(crate) fn load(
+        source: &Source<'_>,
+        path: &str,
+        hidden: i32,
+        intermediate: i32,
+        bias: bool,
+        gate: Gate,
+    ) -> Result<Self> {
+        let linear =
+            |name, outputs, inputs| Linear::load(source, &format!("{path}.{name}"), outputs, inputs, bias);
+        Ok(Self {
+            gate_proj: linear("gate_proj", intermediate, hidden)?,
+            up_proj: linear("up_proj", intermediate, hidden)?,
+            down_proj: linear("down_proj", hidden, intermediate)?,
+            gate,
+        })
+    }
+
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        self.down_proj.forward(&self.gate.forward(&self.gate_proj.forward(x)?, &self.up_proj.forward(x)?)?)
+    }
+
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
+        [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter().flat_map(Linear::weights)
+    }
+}

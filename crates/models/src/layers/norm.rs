@@ -1,0 +1,26 @@
+//! RMS normalisation (arXiv 1910.07467).
+
+use crate::error::Result;
+use crate::weights::Source;
+use strata_tensor::{Array, fast};
+
+/// `x / sqrt(mean(x²) + eps) · weight`.
+pub(crate) struct RmsNorm {
+    weight: Array,
+    eps: f32,
+}
+
+impl RmsNorm {
+    /// Takes `PATH.weight` `[size]`.
+    pub(crate) fn load(source: &Source<'_>, path: &str, size: i32, eps: f32) -> Result<Self> {
+        Ok(Self { weight: source.tensor(&format!("{path}.weight"), &[size])?, eps })
+    }
+
+    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
+    }
+
+    pub(crate) fn weight(&self) -> &Array {
+        &self.weight
+    }
+}

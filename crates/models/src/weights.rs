@@ -1,0 +1,189 @@
+//! Weights by path: shape demanded at each take, types brought to the composition's, and a ledger of what nobody took.
+
+use crate::error::{Error, Result};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use strata_artifacts::{Quantization, ResolvedQuantization, TensorView, Weights, infer_scheme};
+use strata_contracts::{Composition, Dtype, QuantScheme};
+use strata_tensor::ops::Quantized;
+use strata_tensor::{Array, Shape};
+
+/// All weights of a model on their way into a graph.
+pub(crate) struct Source<'a> {
+    family: &'static str,
+    weights: &'a Weights,
+    quantization: RefCell<Option<ResolvedQuantization>>,
+    activations: Option<Dtype>,
+    taken: RefCell<BTreeSet<String>>,
+}
+
+/// A matrix as stored.
+pub(crate) enum Matrix {
+    /// `[N, K]`.
+    Dense(Array),
+    /// Packed rows.
+    Quantized(Quantized),
+}
+
+impl<'a> Source<'a> {
+    pub(crate) fn new(
+        family: &'static str,
+        weights: &'a Weights,
+        quantization: Option<&Quantization>,
+        composition: &Composition,
+    ) -> Result<Self> {
+        let resolved = quantization.map(|q| q.resolve(|path| Some(path.to_owned()))).transpose()?;
+        Ok(Self {
+            family,
+            weights,
+            quantization: RefCell::new(resolved),
+            activations: composition.activations,
+            taken: RefCell::default(),
+        })
+    }
+
+    /// True when the file holds this tensor.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.weights.info(name).is_some()
+    }
+
+    /// Drops tensors on purpose: those whose name `matches`.
+    pub(crate) fn discard(&self, matches: impl Fn(&str) -> bool) {
+        let mut taken = self.taken.borrow_mut();
+        taken.extend(self.weights.names().filter(|name| matches(name)).map(ToOwned::to_owned));
+    }
+
+    /// A tensor of this exact shape.
+    pub(crate) fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        let view = self.take(name)?;
+        check_shape(name, &view, shape)?;
+        if !view.dtype.is_float() {
+            return Err(Error::TensorDtype { name: name.to_owned(), found: view.dtype });
+        }
+        self.converted(view)
+    }
+
+    /// The matrix `[rows, columns]` of the module at `path`, plain or quantized as the file has it.
+    pub(crate) fn matrix(&self, path: &str, rows: i32, columns: i32) -> Result<Matrix> {
+        self.stacked_matrix(path, &[rows], columns)
+    }
+
+    /// As [`Source::matrix`], with further leading dimensions before `columns` (stacked experts).
+    pub(crate) fn stacked_matrix(&self, path: &str, leading: &[i32], columns: i32) -> Result<Matrix> {
+        let weight = format!("{path}.weight");
+        let scales_name = format!("{path}.scales");
+        if !self.has(&scales_name) {
+            // Settings that say "not quantized" of a plain matrix have been heeded.
+            if let Some(q) = self.quantization.borrow_mut().as_mut() {
+                q.entry_for(path);
+            }
+            return Ok(Matrix::Dense(self.tensor(&weight, &with(leading, columns))?));
+        }
+        let packed = self.take(&weight)?;
+        let scales = self.take(&scales_name)?;
+        let scheme = self.scheme(path, &packed, &scales, columns)?;
+        let packing = || Error::Packing {
+            name: path.to_owned(),
+            packed: to_shape(&packed),
+            scales: to_shape(&scales),
+            columns: columns as usize,
+        };
+        let words = scheme.packed_columns(columns as usize).map_err(|_| packing())? as i32;
+        let groups = columns / scheme.group_size() as i32;
+        if packed.dtype != Dtype::Uint32 {
+            return Err(Error::TensorDtype { name: weight, found: packed.dtype });
+        }
+        check_shape(&weight, &packed, &with(leading, words))?;
+        check_shape(&scales_name, &scales, &with(leading, groups))?;
+        let biases = if scheme.has_biases() {
+            Some(self.tensor(&format!("{path}.biases"), &with(leading, groups))?)
+        } else {
+            None
+        };
+        let scales_fit =
+            if scheme.has_biases() { scales.dtype.is_float() } else { scales.dtype == Dtype::Uint8 };
+        if !scales_fit {
+            return Err(Error::TensorDtype { name: scales_name, found: scales.dtype });
+        }
+        Ok(Matrix::Quantized(Quantized {
+            weight: array(packed)?,
+            scales: self.converted(scales)?,
+            biases,
+            scheme,
+        }))
+    }
+
+    /// The scheme of a packed matrix: the settings' entry for its path, else what its shapes say, as in mlx-lm 0.32.2
+    /// (`utils.py`, `infer_quant_config`).
+    fn scheme(
+        &self,
+        path: &str,
+        packed: &TensorView,
+        scales: &TensorView,
+        columns: i32,
+    ) -> Result<QuantScheme> {
+        let last = |view: &TensorView| view.shape.last().copied().unwrap_or(0);
+        let inferred = infer_scheme(columns as usize, last(packed), last(scales), scales.dtype);
+        let listed = self.quantization.borrow_mut().as_mut().and_then(|q| q.entry_for(path)).flatten();
+        listed.or(inferred).ok_or_else(|| Error::Packing {
+            name: path.to_owned(),
+            packed: to_shape(packed),
+            scales: to_shape(scales),
+            columns: columns as usize,
+        })
+    }
+
+    /// Refuses tensors that nobody took and settings that matched nothing.
+    pub(crate) fn finish(&self) -> Result<()> {
+        let taken = self.taken.borrow();
+        let mut unused = self.weights.names().filter(|name| !taken.contains(*name));
+        if let Some(example) = unused.next() {
+            let count = 1 + unused.count();
+            return Err(Error::UnusedTensors { family: self.family, count, example: example.to_owned() });
+        }
+        let unmatched: Vec<String> = self
+            .quantization
+            .borrow()
+            .as_ref()
+            .map(|q| q.unmatched().into_iter().map(ToOwned::to_owned).collect())
+            .unwrap_or_default();
+        if unmatched.is_empty() { Ok(()) } else { Err(Error::UnmatchedQuantization { names: unmatched }) }
+    }
+
+    fn take(&self, name: &str) -> Result<TensorView> {
+        let view = self.weights.require(name)?;
+        self.taken.borrow_mut().insert(name.to_owned());
+        Ok(view)
+    }
+
+    /// The tensor in the composition's type, if it is of a floating-point one.
+    fn converted(&self, view: TensorView) -> Result<Array> {
+        let array = array(view)?;
+        match self.activations {
+            Some(dtype) if array.dtype().is_float() => Ok(array.astype(dtype)?),
+            _ => Ok(array),
+        }
+    }
+}
+
+fn with(leading: &[i32], last: i32) -> Vec<i32> {
+    [leading, &[last]].concat()
+}
+
+fn to_shape(view: &TensorView) -> Shape {
+    view.shape.iter().map(|&n| n as i32).collect::<Vec<_>>().as_slice().into()
+}
+
+fn check_shape(name: &str, view: &TensorView, expected: &[i32]) -> Result<()> {
+    let found = to_shape(view);
+    if found.as_slice() == expected {
+        return Ok(());
+    }
+    Err(Error::TensorShape { name: name.to_owned(), found, expected: expected.into() })
+}
+
+fn array(view: TensorView) -> Result<Array> {
+    let shape = to_shape(&view);
+    let range = 0..view.data.len();
+    Ok(Array::from_owner(view.data, range, shape, view.dtype)?)
+}
