@@ -14,6 +14,11 @@ pub enum Mismatch {
         /// Dtype and shape found.
         found: (Dtype, Vec<usize>),
     },
+    /// No such array.
+    Missing {
+        /// Shape expected.
+        shape: Vec<usize>,
+    },
     /// The same dtype and shape, other bits.
     Values {
         /// Elements that differ.
@@ -57,6 +62,7 @@ impl fmt::Display for Mismatch {
             Self::Kind { expected, found } => {
                 write!(f, "{} {:?} instead of {} {:?}", found.0, found.1, expected.0, expected.1)
             }
+            Self::Missing { shape } => write!(f, "is missing, expected {shape:?}"),
             Self::Values { count, of, first, expected, found, ulps } => {
                 write!(
                     f,

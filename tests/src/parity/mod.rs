@@ -4,8 +4,12 @@
 
 mod compare;
 mod distance;
+mod drive;
+mod report;
 mod results;
 
 pub use compare::{Mismatch, compare};
 pub use distance::{Distance, distance};
+pub use drive::{DriveError, Model};
+pub use report::{Case, Outcome};
 pub use results::{Batch, Results, ResultsError, Row, Tensor};

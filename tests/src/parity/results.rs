@@ -93,7 +93,8 @@ impl Results {
             Err(_) => return Err(wrong("its kv_bits is no number".into())),
         };
         let mut take = |name: &str| tensors.remove(name).ok_or_else(|| wrong(format!("it has no `{name}`")));
-        let chunks = integers(&take("chunks")?).into_iter().map(|length| length as usize).collect();
+        let chunks =
+            Tensor::of(&take("chunks")?).integers().into_iter().map(|length| length as usize).collect();
         let mut rows = Vec::new();
         while file.tensors().iter().any(|info| info.name == format!("row.{}.tokens", rows.len())) {
             let prefix = format!("row.{}.", rows.len());
@@ -104,8 +105,8 @@ impl Results {
                 }
             }
             rows.push(Row {
-                tokens: integers(&take(&format!("{prefix}tokens"))?),
-                decode_tokens: integers(&take(&format!("{prefix}decode_tokens"))?),
+                tokens: Tensor::of(&take(&format!("{prefix}tokens"))?).integers(),
+                decode_tokens: Tensor::of(&take(&format!("{prefix}decode_tokens"))?).integers(),
                 logits: Tensor::of(&take(&format!("{prefix}logits"))?),
                 cache,
             });
@@ -119,8 +120,14 @@ impl Results {
 }
 
 impl Tensor {
-    fn of(view: &TensorView) -> Self {
+    /// A copy of a stored tensor.
+    pub fn of(view: &TensorView) -> Self {
         Self { dtype: view.dtype, shape: view.shape.clone(), data: view.data.to_vec() }
+    }
+
+    /// The elements of an int32 array.
+    pub fn integers(&self) -> Vec<i32> {
+        self.data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
     }
 
     /// The elements of a float array, widened without loss.
@@ -136,8 +143,4 @@ impl Tensor {
             _ => self.data.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         }
     }
-}
-
-fn integers(view: &TensorView) -> Vec<i32> {
-    view.data.chunks_exact(4).map(|b| i32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
 }
