@@ -2,11 +2,12 @@
 
 use super::results::{Batch, Results, Row, Tensor};
 use std::collections::BTreeMap;
+use std::iter::repeat;
 use std::path::Path;
 use strata_artifacts::ModelDir;
 use strata_contracts::Composition;
 use strata_models::Graph;
-use strata_state::{Phase, State};
+use strata_state::{Phase, Side, State};
 use strata_tensor::{Array, Dtype, eval};
 
 /// A loaded model with the composition that it was loaded for.
@@ -48,35 +49,75 @@ impl Model {
     /// Reads and steps as the oracle did, and gives the rows it should have got.
     ///
     /// # Errors
-    /// [`DriveError::Unsupported`] for batches and quantized caches; what the graph reports.
+    /// [`DriveError::Unsupported`] for quantized caches; what the graph reports.
     pub fn run(&self, oracle: &Results) -> Result<Vec<Row>, DriveError> {
-        match (oracle.batch, oracle.kv_bits, oracle.rows.as_slice()) {
-            (Batch::None, None, [row]) => Ok(vec![self.run_one(row, &oracle.chunks)?]),
-            (_, Some(_), _) => Err(DriveError::Unsupported("quantized caches")),
-            _ => Err(DriveError::Unsupported("batches of rows")),
+        if oracle.kv_bits.is_some() {
+            return Err(DriveError::Unsupported("quantized caches"));
         }
-    }
-
-    fn run_one(&self, oracle: &Row, chunks: &[usize]) -> Result<Row, DriveError> {
-        let mut state = self.state()?;
-        let mut pieces = Vec::new();
-        let mut start = 0;
-        for length in chunks {
-            pieces.push(self.forward(&oracle.tokens[start..start + length], &mut state)?);
-            start += length;
-        }
-        for token in &oracle.decode_tokens {
-            pieces.push(self.forward(&[*token], &mut state)?);
-        }
-        let logits = join(&pieces)?;
-        let mut cache = BTreeMap::new();
-        for index in 0..state.len() {
-            if let Some((keys, values)) = state.layer(index).live()? {
-                cache.insert(format!("{index}.keys"), tensor(&keys.squeeze(&[0])?)?);
-                cache.insert(format!("{index}.values"), tensor(&values.squeeze(&[0])?)?);
+        let (mut state, mut pieces) = match oracle.batch {
+            Batch::None => {
+                let (state, pieces) = self.read(&oracle.rows[0], &oracle.chunks)?;
+                (state, vec![pieces])
+            }
+            Batch::Merge => {
+                let read = |row: &Row| self.read(row, &[row.tokens.len()]);
+                let read = oracle.rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
+                let (states, pieces): (Vec<_>, Vec<_>) = read.into_iter().unzip();
+                (State::merge(&states.iter().collect::<Vec<_>>())?, pieces)
+            }
+            Batch::Padded => self.read_padded(oracle)?,
+        };
+        for step in 0..oracle.rows[0].decode_tokens.len() {
+            let fed: Vec<Vec<i32>> = oracle.rows.iter().map(|row| vec![row.decode_tokens[step]]).collect();
+            let logits = self.forward(&fed, &mut state)?;
+            for (row, pieces) in pieces.iter_mut().enumerate() {
+                pieces.push(row_of(&logits, row)?);
             }
         }
-        Ok(Row { tokens: oracle.tokens.clone(), decode_tokens: oracle.decode_tokens.clone(), logits, cache })
+        let rows = oracle.rows.iter().zip(&pieces).enumerate().map(|(index, (row, pieces))| {
+            let mut alone = if oracle.batch == Batch::None { state.clone() } else { state.extract(index)? };
+            Ok(Row {
+                tokens: row.tokens.clone(),
+                decode_tokens: row.decode_tokens.clone(),
+                logits: join(pieces)?,
+                cache: live(&mut alone)?,
+            })
+        });
+        rows.collect()
+    }
+
+    /// One row's prompt in pieces: its state, and the logits `[L, V]` of each piece.
+    fn read(&self, row: &Row, chunks: &[usize]) -> Result<(State, Vec<Array>), DriveError> {
+        let (mut state, mut pieces, mut start) = (self.state()?, Vec::new(), 0);
+        for length in chunks {
+            let logits = self.forward(&[row.tokens[start..start + length].to_vec()], &mut state)?;
+            pieces.push(row_of(&logits, 0)?);
+            start += length;
+        }
+        Ok((state, pieces))
+    }
+
+    /// All rows' prompts together, padded on the right with token 0.
+    fn read_padded(&self, oracle: &Results) -> Result<(State, Vec<Vec<Array>>), DriveError> {
+        let lengths: Vec<usize> = oracle.rows.iter().map(|row| row.tokens.len()).collect();
+        let mut state = self.state()?;
+        state.begin_padded(&lengths, Side::Right)?;
+        let mut pieces = vec![Vec::new(); lengths.len()];
+        let mut start = 0;
+        for length in &oracle.chunks {
+            let fed = oracle
+                .rows
+                .iter()
+                .map(|row| row.tokens.iter().copied().chain(repeat(0)).skip(start).take(*length));
+            let logits = self.forward(&fed.map(Iterator::collect).collect::<Vec<_>>(), &mut state)?;
+            for (row, pieces) in pieces.iter_mut().enumerate() {
+                let real = lengths[row].saturating_sub(start).min(*length);
+                pieces.push(row_of(&logits, row)?.slice_axis(0, 0, real as i32)?);
+            }
+            start += length;
+        }
+        state.end_padded()?;
+        Ok((state, pieces))
     }
 
     /// Negative log likelihood, in nats, of every token after the first, read in pieces of `chunk` tokens, and the logits
@@ -88,7 +129,7 @@ impl Model {
         let mut state = self.state()?;
         let (mut nll, mut all) = (Vec::new(), Vec::new());
         for (inputs, targets) in tokens[..tokens.len() - 1].chunks(chunk).zip(tokens[1..].chunks(chunk)) {
-            let logits = self.forward(inputs, &mut state)?.astype(Dtype::Float32)?;
+            let logits = row_of(&self.forward(&[inputs.to_vec()], &mut state)?, 0)?.astype(Dtype::Float32)?;
             let targets = Array::from_slice(targets, [targets.len() as i32])?.expand_dims(&[-1])?;
             let chosen = logits.take_along_axis(&targets, -1)?.squeeze(&[-1])?;
             nll.push(logits.logsumexp(-1, false)?.subtract(&chosen)?);
@@ -101,16 +142,34 @@ impl Model {
         Ok(State::compose(&self.graph.declaration().layers, &self.composition)?)
     }
 
-    /// Logits `[L, V]` of the next `L` tokens, evaluated together with the state.
-    fn forward(&self, tokens: &[i32], state: &mut State) -> Result<Array, DriveError> {
-        let phase = if tokens.len() == 1 { Phase::Decode } else { Phase::Window };
-        let tokens = Array::from_slice(tokens, [1, tokens.len() as i32])?;
+    /// Logits `[R, L, V]` of the next `L` tokens of `R` rows, evaluated together with the state.
+    fn forward(&self, tokens: &[Vec<i32>], state: &mut State) -> Result<Array, DriveError> {
+        let shape = [tokens.len() as i32, tokens[0].len() as i32];
+        let phase = if shape[1] == 1 { Phase::Decode } else { Phase::Window };
+        let tokens = Array::from_slice(&tokens.concat(), shape)?;
         let logits = self.graph.logits(&self.graph.hidden(&tokens, state, phase)?)?;
         let mut all = state.arrays();
         all.push(&logits);
         eval(all)?;
-        Ok(logits.squeeze(&[0])?)
+        Ok(logits)
     }
+}
+
+/// `[L, V]` of one row.
+fn row_of(logits: &Array, row: usize) -> Result<Array, DriveError> {
+    Ok(logits.slice_axis(0, row as i32, row as i32 + 1)?.squeeze(&[0])?)
+}
+
+/// A single sequence's live cache entries by name, `[H, T, D]` each.
+fn live(state: &mut State) -> Result<BTreeMap<String, Tensor>, DriveError> {
+    let mut cache = BTreeMap::new();
+    for index in 0..state.len() {
+        if let Some((keys, values)) = state.layer(index).live()? {
+            cache.insert(format!("{index}.keys"), tensor(&keys.squeeze(&[0])?)?);
+            cache.insert(format!("{index}.values"), tensor(&values.squeeze(&[0])?)?);
+        }
+    }
+    Ok(cache)
 }
 
 fn join(pieces: &[Array]) -> Result<Tensor, DriveError> {
