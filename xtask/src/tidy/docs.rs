@@ -58,7 +58,7 @@ fn sections(tree: &Tree) -> Vec<Problem> {
             ));
         }
     }
-    for (name, line) in headings.into_iter().filter(|(name, _)| !super::layers::is_planned(name)) {
+    for (name, line) in headings {
         problems.push(Problem::at(MAP, line, format!("has a section for `{name}`, which is no crate")));
     }
     problems

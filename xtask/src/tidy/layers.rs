@@ -101,11 +101,6 @@ struct Edge {
     dev: bool,
 }
 
-/// Whether the crate has a layer, be it built yet or not.
-pub(super) fn is_planned(package: &str) -> bool {
-    LAYERS.iter().any(|layer| layer.package == package)
-}
-
 pub(super) fn check(tree: &Tree) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut crates = Vec::new();
