@@ -1,6 +1,7 @@
 //! The composition record: which kernels and which number formats one run uses.
 
 use crate::Dtype;
+use crate::kv::KvScheme;
 use serde::{Deserialize, Serialize};
 
 /// Which implementations of an operation run.
@@ -21,10 +22,12 @@ pub struct Composition {
     pub kernels: KernelSet,
     /// Type of activations and of weights that are not quantized; `None` keeps what the file has.
     pub activations: Option<Dtype>,
+    /// How keys and values are kept.
+    pub kv: KvScheme,
 }
 
 impl Default for Composition {
     fn default() -> Self {
-        Self { kernels: KernelSet::Fast, activations: None }
+        Self { kernels: KernelSet::Fast, activations: None, kv: KvScheme::default() }
     }
 }

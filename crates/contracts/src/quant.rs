@@ -31,11 +31,28 @@ impl QuantMode {
 }
 
 /// A legal combination of mode, bits and group size.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "Unchecked")]
 pub struct QuantScheme {
     mode: QuantMode,
     bits: u8,
     group_size: u16,
+}
+
+/// A combination as it is written.
+#[derive(Deserialize)]
+struct Unchecked {
+    mode: QuantMode,
+    bits: u32,
+    group_size: u32,
+}
+
+impl TryFrom<Unchecked> for QuantScheme {
+    type Error = QuantError;
+
+    fn try_from(u: Unchecked) -> Result<Self, QuantError> {
+        Self::new(u.mode, u.bits, u.group_size)
+    }
 }
 
 /// A combination of quantization settings that no kernel holds.

@@ -84,4 +84,15 @@ pub enum Error {
         /// Positions kept.
         keep: usize,
     },
+    /// A number format that a layer's heads cannot have.
+    #[error("layer {layer} cannot keep keys and values in this format: {reason}")]
+    Format {
+        /// The layer.
+        layer: usize,
+        /// Why not.
+        reason: String,
+    },
+    /// Rows in different number formats have no common view.
+    #[error("rows are stored in different number formats; extract one of them first")]
+    MixedRows,
 }

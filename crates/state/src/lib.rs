@@ -10,9 +10,11 @@
 #![forbid(unsafe_code)]
 
 mod error;
-mod heads;
+mod form;
+mod format;
 mod layer;
 mod mask;
+mod mixed;
 mod plain;
 mod planes;
 mod read;
@@ -21,8 +23,9 @@ mod rows;
 mod state;
 
 pub use error::{Error, Result};
-pub use layer::{LayerState, Phase};
+pub use layer::{LayerState, Phase, Side};
+pub use mixed::MixedRows;
 pub use plain::PlainCache;
 pub use read::AttentionRead;
 pub use rotating::RotatingCache;
-pub use state::{Positions, Side, State};
+pub use state::{Positions, State};

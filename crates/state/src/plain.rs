@@ -2,9 +2,9 @@
 //! `BatchKVCache`, models/cache.py).
 
 use crate::error::Result;
-use crate::heads::Heads;
-use crate::layer::Cache;
-use crate::mask::{Masks, Seen, Span};
+use crate::form::Form;
+use crate::layer::{Cache, Side};
+use crate::mask::{Seen, Span};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
@@ -17,9 +17,7 @@ pub(crate) const STEP: usize = 256;
 /// Keys and values of every position so far.
 #[derive(Debug, Clone)]
 pub struct PlainCache {
-    heads: Heads,
-    kernels: KernelSet,
-    masks: Masks,
+    form: Form,
     /// With room behind the live positions.
     stored: Option<Planes>,
     /// Live positions, padding included.
@@ -31,21 +29,21 @@ pub struct PlainCache {
 impl PlainCache {
     /// An empty cache.
     pub fn new(kv_heads: u32, head_dim: u32, kernels: KernelSet) -> Self {
-        Self::sharing(Heads { kv_heads, head_dim }, kernels, &Masks::default())
+        Self::of_form(Form::dense(kv_heads, head_dim, kernels))
     }
 
-    pub(crate) fn sharing(heads: Heads, kernels: KernelSet, masks: &Masks) -> Self {
-        Self { heads, kernels, masks: masks.clone(), stored: None, length: 0, rows: None }
+    pub(crate) fn of_form(form: Form) -> Self {
+        Self { form, stored: None, length: 0, rows: None }
     }
 }
 
 impl Cache for PlainCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
-        let new = self.heads.planes(keys, values, self.row_count())?;
+        let new = self.form.planes(keys, values, self.row_count())?;
         let end = self.length + new.len();
         let seen = self.seen(new.len())?;
         let stored = self.with_room(&new)?.write(self.length, &new)?;
-        let read = AttentionRead::new(stored.slice(0, end)?, seen, &self.masks, self.kernels);
+        let read = self.form.read(stored.slice(0, end)?, seen);
         (self.stored, self.length) = (Some(stored), end);
         self.rows.iter_mut().for_each(|rows| rows.advance(new.len()));
         Ok(read)
@@ -65,12 +63,21 @@ impl Cache for PlainCache {
         self.stored.as_ref().map(|stored| stored.slice(0, self.length)).transpose()
     }
 
-    fn kernels(&self) -> KernelSet {
-        self.kernels
+    fn form(&self) -> &Form {
+        &self.form
     }
 
-    fn arrays(&self) -> &[Array] {
-        self.stored.as_ref().map_or(&[], Planes::arrays)
+    fn offsets(&self) -> Vec<i32> {
+        self.all_rows().offsets().to_vec()
+    }
+
+    fn converted(&self) -> Result<Self> {
+        let (form, stored) = self.form.converted(self.live()?.as_ref())?;
+        Ok(Self { form, stored, ..self.clone() })
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        self.stored.iter().flat_map(Planes::arrays).collect()
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {
@@ -115,12 +122,12 @@ impl Cache for PlainCache {
         Ok(Self { stored, length: self.length.saturating_sub(start), rows: None, ..self.clone() })
     }
 
-    fn begin_padded(&mut self, rows: usize, pad: &dyn Fn(&mut Rows)) -> Result<()> {
+    fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()> {
         if self.length == 0 && self.rows.is_none() {
-            self.rows = Some(Rows::uniform(rows, 0));
+            self.rows = Some(Rows::uniform(lengths.len(), 0));
         }
         let mut rows = self.all_rows();
-        pad(&mut rows);
+        rows.pad(lengths, side);
         self.rows = Some(rows);
         Ok(())
     }
@@ -141,7 +148,7 @@ impl PlainCache {
     fn seen(&self, queries: usize) -> Result<Seen> {
         let Some(rows) = &self.rows else { return Ok(if queries == 1 { Seen::All } else { Seen::Causal }) };
         let span = Span::causal(queries, self.length + queries);
-        Ok(Seen::Array(self.masks.array(&Span { padding: Some(rows.padding().to_vec()), ..span })?))
+        Ok(Seen::Array(self.form.masks.array(&Span { padding: Some(rows.padding().to_vec()), ..span })?))
     }
 
     /// Buffers with room for `new` behind the live positions.

@@ -1,13 +1,15 @@
-//! What queries see after an append: keys, values, mask and kernel, already chosen.
+//! What queries see after an append: stored positions, mask and kernel, already chosen.
 
 use crate::error::Result;
+use crate::form::Form;
+use crate::format::Format;
 use crate::mask::{Masks, Seen, Span};
 use crate::planes::Planes;
-use strata_contracts::KernelSet;
-use strata_tensor::fast::{self, Mask};
-use strata_tensor::{Array, Dtype, ops};
+use strata_tensor::fast::Mask;
+use strata_tensor::{Array, ops};
 
-/// A read of a layer's keys and values by the queries of the positions just appended.
+/// A read of a layer's keys and values by the queries of the positions just appended. It stays valid, and means the same,
+/// when the layer moves on: a layer that shares another's keys and values attends through a clone of its read.
 #[derive(Debug, Clone)]
 pub struct AttentionRead(Reads);
 
@@ -16,29 +18,36 @@ enum Reads {
     /// All queries at once.
     Span(SpanRead),
     /// One read a query, each of what was stored when its position was the newest.
-    Steps(Vec<SpanRead>),
+    Steps(Vec<AttentionRead>),
+    /// One read a group of rows; and for each row in order, its place when the groups lie one below the other.
+    Groups { reads: Vec<(Vec<usize>, AttentionRead)>, order: Vec<usize> },
 }
 
 #[derive(Debug, Clone)]
 struct SpanRead {
     stored: Planes,
     seen: Seen,
+    format: Format,
     masks: Masks,
-    kernels: KernelSet,
 }
 
 impl AttentionRead {
-    pub(crate) fn new(stored: Planes, seen: Seen, masks: &Masks, kernels: KernelSet) -> Self {
-        Self(Reads::Span(SpanRead { stored, seen, masks: masks.clone(), kernels }))
+    pub(crate) fn new(stored: Planes, seen: Seen, form: &Form) -> Self {
+        let (format, masks) = (form.format.clone(), form.masks.clone());
+        Self(Reads::Span(SpanRead { stored, seen, format, masks }))
     }
 
     /// Reads of single positions, in order.
     pub(crate) fn steps(reads: Vec<Self>) -> Self {
-        let spans = reads.into_iter().flat_map(|read| match read.0 {
-            Reads::Span(span) => vec![span],
-            Reads::Steps(spans) => spans,
-        });
-        Self(Reads::Steps(spans.collect()))
+        Self(Reads::Steps(reads))
+    }
+
+    /// Reads of groups of rows, each with the indices of its rows.
+    pub(crate) fn groups(reads: Vec<(Vec<usize>, Self)>) -> Self {
+        let stacked: Vec<usize> = reads.iter().flat_map(|(rows, _)| rows).copied().collect();
+        let mut order = vec![0; stacked.len()];
+        stacked.iter().enumerate().for_each(|(place, &row)| order[row] = place);
+        Self(Reads::Groups { reads, order })
     }
 
     /// `softmax(scale · Q Kᵀ + mask) V`: queries `[B, Hq, L, D]` -> `[B, Hq, L, Dv]`.
@@ -46,82 +55,71 @@ impl AttentionRead {
     /// # Errors
     /// What MLX reports of shapes that do not fit.
     pub fn attend(&self, queries: &Array, scale: f32) -> Result<Array> {
-        self.each(queries, |read, queries| read.attend(queries, scale))
+        self.read(queries, scale, None)
     }
 
-    /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118), in mlx-lm's order of operations
-    /// (models/gemma2.py): scaled queries, scores in the queries' type, masked scores at that type's minimum.
+    /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118).
     ///
     /// # Errors
     /// What MLX reports of shapes that do not fit.
     pub fn attend_soft_capped(&self, queries: &Array, scale: f32, cap: f32) -> Result<Array> {
-        self.each(queries, |read, queries| read.attend_soft_capped(queries, scale, cap))
+        self.read(queries, scale, Some(cap))
     }
 
-    fn each(&self, queries: &Array, attend: impl Fn(&SpanRead, &Array) -> Result<Array>) -> Result<Array> {
+    fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
         match &self.0 {
-            Reads::Span(read) => attend(read, queries),
+            Reads::Span(read) => read.read(queries, scale, cap),
             Reads::Steps(reads) => {
-                let steps = reads.iter().zip(0..);
-                let outs = steps.map(|(read, i)| attend(read, &queries.slice_axis(2, i, i + 1)?));
-                let outs = outs.collect::<Result<Vec<_>>>()?;
-                Ok(ops::concatenate(&outs.iter().collect::<Vec<_>>(), 2)?)
+                let outs = reads
+                    .iter()
+                    .zip(0..)
+                    .map(|(read, i)| read.read(&queries.slice_axis(2, i, i + 1)?, scale, cap));
+                joined(&outs.collect::<Result<Vec<_>>>()?, 2)
+            }
+            Reads::Groups { reads, order } => {
+                let outs = reads
+                    .iter()
+                    .map(|(rows, read)| read.read(&queries.take(&indices(rows)?, 0)?, scale, cap));
+                let stacked = joined(&outs.collect::<Result<Vec<_>>>()?, 0)?;
+                Ok(stacked.take(&indices(order)?, 0)?)
             }
         }
     }
 }
 
 impl SpanRead {
-    fn attend(&self, queries: &Array, scale: f32) -> Result<Array> {
-        let [keys, values] = self.stored.arrays() else { unreachable!("dense storage has two planes") };
-        // Both kernel sets read through MLX until the host kernels land.
-        let (KernelSet::Reference | KernelSet::Fast) = self.kernels;
-        let mask = match &self.seen {
-            Seen::All => Mask::None,
-            Seen::Causal => Mask::Causal,
-            Seen::Array(array) => Mask::Array(array),
-        };
-        Ok(fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?)
-    }
-
-    fn attend_soft_capped(&self, queries: &Array, scale: f32, cap: f32) -> Result<Array> {
-        let [keys, values] = self.stored.arrays() else { unreachable!("dense storage has two planes") };
-        let shape = queries.shape();
-        let (b, heads, l, d) = (shape[0], shape[1], shape[2], shape[3]);
-        let kv_heads = keys.dim(1);
-        let repeats = heads / kv_heads.max(1);
-        let mut q = queries.multiply_number(scale)?;
-        let (mut k, mut v) = (keys.clone(), values.clone());
-        if repeats > 1 {
-            q = q.reshape([b, kv_heads, repeats, l, d])?; // [B, Hkv, Hq/Hkv, L, D]
-            k = k.expand_dims(&[2])?; // [B, Hkv, 1, S, D]
-            v = v.expand_dims(&[2])?;
+    fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
+        if cap.is_none() {
+            let mask = match &self.seen {
+                Seen::All => Mask::None,
+                Seen::Causal => Mask::Causal,
+                Seen::Array(array) => Mask::Array(array),
+            };
+            if let Some(out) = self.format.fused(&self.stored, queries, scale, mask)? {
+                return Ok(out);
+            }
         }
-        let mut scores = q.matmul(&k.swapaxes(-1, -2)?)?;
-        scores = scores.divide(&scores.number(cap)?)?.tanh()?.multiply_number(cap)?;
-        if let Some(seen) = self.seen_array(queries, repeats > 1)? {
-            scores = ops::where_(&seen, &scores, &scores.number(lowest(scores.dtype()))?)?;
-        }
-        let out = scores.softmax(-1, true)?.matmul(&v)?;
-        Ok(if repeats > 1 { out.reshape([b, heads, l, values.dim(3)])? } else { out })
+        let mask = self.mask(queries)?;
+        self.format.by_hand(&self.stored, queries, scale, cap, mask.as_ref())
     }
 
     /// The mask as an array that broadcasts to scores `[B, Hkv, (Hq/Hkv,) L, S]`.
-    fn seen_array(&self, queries: &Array, grouped: bool) -> Result<Option<Array>> {
+    fn mask(&self, queries: &Array) -> Result<Option<Array>> {
         let array = match &self.seen {
             Seen::All => return Ok(None),
             Seen::Causal => self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?,
             Seen::Array(array) => array.clone(),
         };
+        let grouped = queries.dim(1) > self.stored.arrays()[0].dim(1);
         Ok(Some(if grouped && array.ndim() > 3 { array.expand_dims(&[-3])? } else { array }))
     }
 }
 
-/// The most negative finite value of a floating-point type.
-fn lowest(dtype: Dtype) -> f32 {
-    match dtype {
-        Dtype::Float16 => -65504.0,
-        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
-        _ => f32::MIN,
-    }
+fn indices(rows: &[usize]) -> Result<Array> {
+    let rows: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
+    Ok(Array::from_slice(&rows, [rows.len() as i32])?)
+}
+
+fn joined(arrays: &[Array], axis: i32) -> Result<Array> {
+    Ok(ops::concatenate(&arrays.iter().collect::<Vec<_>>(), axis)?)
 }

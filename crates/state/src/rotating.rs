@@ -4,9 +4,9 @@
 //! first query still sees a whole window. Attention reads the ring as it lies: the order of sums is mlx-lm's.
 
 use crate::error::{Error, Result};
-use crate::heads::Heads;
-use crate::layer::Cache;
-use crate::mask::{Masks, Seen, Span};
+use crate::form::Form;
+use crate::layer::{Cache, Side};
+use crate::mask::{Seen, Span};
 use crate::plain::STEP;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
@@ -17,11 +17,9 @@ use strata_tensor::Array;
 /// Keys and values of the newest `window` positions and, if asked for, of the first `keep`.
 #[derive(Debug, Clone)]
 pub struct RotatingCache {
-    heads: Heads,
+    form: Form,
     window: usize,
     keep: usize,
-    kernels: KernelSet,
-    masks: Masks,
     /// At most `window` positions while single ones are written, up to `window - 1` more than the span after a span.
     stored: Option<Planes>,
     /// Positions seen; of a batch, at least those that its longest row held when it joined.
@@ -45,22 +43,12 @@ struct Appended {
 impl RotatingCache {
     /// An empty ring of `window` positions, at least 1.
     pub fn new(kv_heads: u32, head_dim: u32, window: u32, kernels: KernelSet) -> Self {
-        Self::sharing(Heads { kv_heads, head_dim }, window, kernels, &Masks::default())
+        Self::of_form(Form::dense(kv_heads, head_dim, kernels), window)
     }
 
-    pub(crate) fn sharing(heads: Heads, window: u32, kernels: KernelSet, masks: &Masks) -> Self {
+    pub(crate) fn of_form(form: Form, window: u32) -> Self {
         let window = window.max(1) as usize;
-        Self {
-            heads,
-            window,
-            keep: 0,
-            kernels,
-            masks: masks.clone(),
-            stored: None,
-            length: 0,
-            next: 0,
-            rows: None,
-        }
+        Self { form, window, keep: 0, stored: None, length: 0, next: 0, rows: None }
     }
 
     /// Never overwrites the first `keep` positions, of which there are fewer than the ring has.
@@ -73,14 +61,14 @@ impl RotatingCache {
 
 impl Cache for RotatingCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
-        let new = self.heads.planes(keys, values, self.row_count())?;
+        let new = self.form.planes(keys, values, self.row_count())?;
         let (added, length) = (new.len(), self.length + new.len());
         let in_place = added == 1 && !self.rows.as_ref().is_some_and(Rows::are_open);
         let seen = self.seen(added, in_place)?;
         let Appended { stored, next, dropped, shifts } =
             if in_place { self.with_one(&new)? } else { self.with_span(new)? };
         let live = stored.slice(0, length.min(stored.len()))?;
-        let read = AttentionRead::new(live, seen, &self.masks, self.kernels);
+        let read = self.form.read(live, seen);
         (self.stored, self.length, self.next) = (Some(stored), length, next);
         if let Some(rows) = &mut self.rows {
             if let Some(shifts) = shifts {
@@ -122,12 +110,21 @@ impl Cache for RotatingCache {
         Ok(Some(self.without_oldest(&ordered, surplus)?))
     }
 
-    fn kernels(&self) -> KernelSet {
-        self.kernels
+    fn form(&self) -> &Form {
+        &self.form
     }
 
-    fn arrays(&self) -> &[Array] {
-        self.stored.as_ref().map_or(&[], Planes::arrays)
+    fn offsets(&self) -> Vec<i32> {
+        self.all_rows().offsets().to_vec()
+    }
+
+    fn converted(&self) -> Result<Self> {
+        let (form, stored) = self.form.converted(self.stored.as_ref())?;
+        Ok(Self { form, stored, ..self.clone() })
+    }
+
+    fn arrays(&self) -> Vec<&Array> {
+        self.stored.iter().flat_map(Planes::arrays).collect()
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {
@@ -179,12 +176,12 @@ impl Cache for RotatingCache {
         Ok(Self { stored, length, next, rows: None, ..self.clone() })
     }
 
-    fn begin_padded(&mut self, rows: usize, pad: &dyn Fn(&mut Rows)) -> Result<()> {
+    fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()> {
         *self = self.as_batch()?;
         if self.length == 0 && self.row_count() == Some(1) {
-            self.rows = Some(Rows::uniform(rows, 0));
+            self.rows = Some(Rows::uniform(lengths.len(), 0));
         }
-        self.rows.iter_mut().for_each(pad);
+        self.rows.iter_mut().for_each(|rows| rows.pad(lengths, side));
         Ok(())
     }
 
@@ -208,7 +205,7 @@ impl RotatingCache {
             return Ok(match queries {
                 1 => Seen::All,
                 _ if span.keys <= self.window => Seen::Causal,
-                _ => Seen::Array(self.masks.array(&span)?),
+                _ => Seen::Array(self.form.masks.array(&span)?),
             });
         };
         let overwrites = in_place && self.length >= self.window;
@@ -218,7 +215,7 @@ impl RotatingCache {
         if overwrites {
             span.roll = if self.next >= self.window { 1 } else { self.next + 1 };
         }
-        Ok(Seen::Array(self.masks.array(&span)?))
+        Ok(Seen::Array(self.form.masks.array(&span)?))
     }
 
     /// The ring with one more position in place.

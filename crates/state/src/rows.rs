@@ -2,6 +2,7 @@
 //! ones begin later, behind padding (mlx-lm's batch caches, models/cache.py). All of it is host data: nothing waits for the
 //! device to know it.
 
+use crate::layer::Side;
 use strata_tensor::Array;
 
 /// One entry a row.
@@ -63,15 +64,21 @@ impl Rows {
         self.padding.iter_mut().for_each(|padding| *padding -= positions);
     }
 
-    /// `lengths` more positions of each row follow, padded on the left to the longest.
-    pub(crate) fn pad_left(&mut self, lengths: &[usize]) {
+    /// `lengths` more positions of each row follow, padded to the longest.
+    pub(crate) fn pad(&mut self, lengths: &[usize], side: Side) {
+        match side {
+            Side::Left => self.pad_left(lengths),
+            Side::Right => self.pad_right(lengths),
+        }
+    }
+
+    fn pad_left(&mut self, lengths: &[usize]) {
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let shifts: Vec<i32> = lengths.iter().map(|n| (longest - n) as i32).collect();
         self.shift(&shifts);
     }
 
-    /// `lengths` more positions of each row follow, padded on the right to the longest.
-    pub(crate) fn pad_right(&mut self, lengths: &[usize]) {
+    fn pad_right(&mut self, lengths: &[usize]) {
         self.ends = Some(self.offsets.iter().zip(lengths).map(|(&offset, &n)| offset + n as i32).collect());
     }
 

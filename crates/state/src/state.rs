@@ -3,8 +3,9 @@
 //! Membership changes are made for every layer first and take effect together: a failure leaves the batch as it was.
 
 use crate::error::{Error, Result};
-use crate::heads::Heads;
-use crate::layer::LayerState;
+use crate::form::Form;
+use crate::format::Format;
+use crate::layer::{LayerState, Side};
 use crate::mask::Masks;
 use crate::plain::PlainCache;
 use crate::rotating::RotatingCache;
@@ -21,15 +22,6 @@ pub enum Positions {
     Rows(Array),
 }
 
-/// On which side of shorter rows padding lies while rows of different lengths are read together.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Side {
-    /// Before their first token.
-    Left,
-    /// Behind their last token.
-    Right,
-}
-
 /// What all layers of a graph keep of a sequence, or of a batch of them.
 #[derive(Debug, Clone)]
 pub struct State {
@@ -44,18 +36,26 @@ impl State {
     /// Empty state for a graph's layers, in the form that the composition asks for.
     ///
     /// # Errors
-    /// None at present; forms that a layer cannot have will be refused here.
+    /// [`Error::Format`] when a layer's heads cannot have the number format asked for.
     pub fn compose(layers: &[LayerKind], composition: &Composition) -> Result<Self> {
-        let (masks, kernels) = (Masks::default(), composition.kernels);
-        let layers = layers.iter().map(|kind| match *kind {
-            LayerKind::Full { kv_heads, head_dim } => {
-                LayerState::Plain(PlainCache::sharing(Heads { kv_heads, head_dim }, kernels, &masks))
-            }
-            LayerKind::Sliding { kv_heads, head_dim, window } => LayerState::Rotating(
-                RotatingCache::sharing(Heads { kv_heads, head_dim }, window, kernels, &masks),
-            ),
+        let (masks, kernels, kv) = (Masks::default(), composition.kernels, &composition.kv);
+        let layers = layers.iter().enumerate().map(|(layer, kind)| {
+            let form = |kv_heads, head_dim| -> Result<Form> {
+                let format = Format::of_layer(&kv.format, layer, head_dim)?;
+                let later = (format != Format::Dense).then_some((format, kv.start as usize));
+                let masks = masks.clone();
+                Ok(Form { later, masks, ..Form::dense(kv_heads, head_dim, kernels) })
+            };
+            Ok(match *kind {
+                LayerKind::Full { kv_heads, head_dim } => {
+                    LayerState::Plain(PlainCache::of_form(form(kv_heads, head_dim)?))
+                }
+                LayerKind::Sliding { kv_heads, head_dim, window } => {
+                    LayerState::Rotating(RotatingCache::of_form(form(kv_heads, head_dim)?, window))
+                }
+            })
         });
-        Ok(Self::of_layers(layers.collect()))
+        Ok(Self::of_layers(layers.collect::<Result<_>>()?))
     }
 
     /// Empty state of caches made one by one.
@@ -245,15 +245,10 @@ impl State {
         if side == Side::Left && self.position > 0 {
             return Err(Error::LeftPadding { position: self.position });
         }
-        let pad = |rows: &mut Rows| match side {
-            Side::Left => rows.pad_left(lengths),
-            Side::Right => rows.pad_right(lengths),
-        };
         let mut layers = self.layers.clone();
-        layers.iter_mut().try_for_each(|layer| layer.begin_padded(lengths.len(), &pad))?;
+        layers.iter_mut().try_for_each(|layer| layer.begin_padded(lengths, side))?;
         self.layers = layers;
-        let rows = self.rows.insert(rows);
-        pad(rows);
+        self.rows.insert(rows).pad(lengths, side);
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
-use strata_contracts::{Composition, KernelSet, LayerKind};
+use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
 use strata_state::{LayerState, Phase, RotatingCache, Side, State};
 use strata_tensor::{Array, io};
 
@@ -38,7 +38,12 @@ fn empty(settings: &Value) -> State {
         }
         other => panic!("unknown cache {other:?}"),
     };
-    let composition = Composition { kernels: KernelSet::Reference, ..Composition::default() };
+    let format = match settings["bits"].as_u64() {
+        Some(bits) => KvFormat::Affine(QuantScheme::affine(bits as u32, 32).expect("a scheme")),
+        None => KvFormat::Plain,
+    };
+    let kv = KvScheme { format, ..KvScheme::default() };
+    let composition = Composition { kernels: KernelSet::Reference, kv, ..Composition::default() };
     State::compose(&[layer], &composition).expect("composes")
 }
 
@@ -68,7 +73,13 @@ impl Case {
 
     fn step(&self, state: &mut State, key: &str, entry: &Value) {
         match entry[0].as_str().expect("a step") {
-            "new" => *state = empty(&entry[1]),
+            "new" => {
+                let mut settings = entry[1].clone();
+                if let Some((_, bits)) = self.name.split_once("quantized-") {
+                    settings["bits"] = bits.parse::<u32>().expect("a number").into();
+                }
+                *state = empty(&settings);
+            }
             "append" => self.append(state, key),
             "trim" => state.trim(number(&entry[1])).expect("trims"),
             "merge" => *state = self.rows(key, &entry[1]),
@@ -76,6 +87,8 @@ impl Case {
             "filter" => state.filter(&numbers(&entry[1])).expect("filters"),
             "extract" => *state = state.extract(number(&entry[1])).expect("extracts"),
             "prepare" => state.begin_padded(&numbers(&entry[1]), Side::Right).expect("begins"),
+            // A cache with a number format changes to it by itself, before the append after the first.
+            "quantize" => {}
             "finalize" => state.end_padded().expect("ends"),
             other => panic!("unknown step {other}"),
         }
@@ -115,6 +128,8 @@ cases! {
     ring_trims_before_it_wraps: "ring-trim",
     ring_keeps_its_first_positions: "ring-keep",
     ring_of_one_position: "ring-one",
+    quantized_to_4_bits: "quantized-4",
+    quantized_to_8_bits: "quantized-8",
     plain_rows_join_and_leave: "plain-merge",
     plain_rows_are_read_together: "plain-padded",
     b02_rings_of_different_fill_merge: "ring-merge",

@@ -1,0 +1,67 @@
+//! In which form a layer's keys and values are stored and read: their declared shape, number format, kernels and masks.
+//! Caches arrange planes in time and rows; only this file and [`crate::format`] know what the planes mean.
+
+use crate::error::{Error, Result};
+use crate::format::Format;
+use crate::mask::{Masks, Seen};
+use crate::planes::Planes;
+use crate::read::AttentionRead;
+use strata_contracts::KernelSet;
+use strata_tensor::Array;
+
+/// The form of one layer.
+#[derive(Debug, Clone)]
+pub(crate) struct Form {
+    pub(crate) kv_heads: u32,
+    pub(crate) head_dim: u32,
+    pub(crate) format: Format,
+    /// The format to change to, and from which length on.
+    pub(crate) later: Option<(Format, usize)>,
+    pub(crate) kernels: KernelSet,
+    pub(crate) masks: Masks,
+}
+
+impl Form {
+    /// Keys and values in their own type.
+    pub(crate) fn dense(kv_heads: u32, head_dim: u32, kernels: KernelSet) -> Self {
+        let (format, masks) = (Format::Dense, Masks::default());
+        Self { kv_heads, head_dim, format, later: None, kernels, masks }
+    }
+
+    /// Keys `[B, Hkv, L, D]` and values `[B, Hkv, L, Dv]` as they are stored; `rows` is `B` if it is known already.
+    ///
+    /// # Errors
+    /// [`Error::Shape`].
+    pub(crate) fn planes(&self, keys: &Array, values: &Array, rows: Option<usize>) -> Result<Planes> {
+        let (k, v) = (keys.shape(), values.shape());
+        let declared = |shape: &[i32]| shape.len() == 4 && shape[1] == self.kv_heads as i32 && shape[2] > 0;
+        let fits = declared(&k)
+            && declared(&v)
+            && k[3] == self.head_dim as i32
+            && k[0] == v[0]
+            && k[2] == v[2]
+            && rows.is_none_or(|rows| k[0] as usize == rows);
+        if !fits {
+            let &Self { kv_heads, head_dim, .. } = self;
+            return Err(Error::Shape { kv_heads, head_dim, rows, keys: k, values: v });
+        }
+        self.format.encode(&Planes::new(vec![keys.clone(), values.clone()]))
+    }
+
+    /// A read of stored positions.
+    pub(crate) fn read(&self, stored: Planes, seen: Seen) -> AttentionRead {
+        AttentionRead::new(stored, seen, self)
+    }
+
+    /// True when a sequence of `length` positions must change its format before it goes on.
+    pub(crate) fn is_due(&self, length: usize) -> bool {
+        self.later.as_ref().is_some_and(|(_, start)| length > 0 && length >= *start)
+    }
+
+    /// This form after its change of format, and what is stored in it.
+    pub(crate) fn converted(&self, stored: Option<&Planes>) -> Result<(Self, Option<Planes>)> {
+        let Some((format, _)) = &self.later else { return Ok((self.clone(), stored.cloned())) };
+        let stored = stored.map(|stored| format.encode(stored)).transpose()?;
+        Ok((Self { format: format.clone(), later: None, ..self.clone() }, stored))
+    }
+}

@@ -1,0 +1,153 @@
+//! Number formats of stored keys and values, and attention over them. Which kernel reads which format is decided here and
+//! nowhere else.
+
+use crate::error::{Error, Result};
+use crate::planes::Planes;
+use strata_contracts::{Dtype, KvFormat, QuantScheme};
+use strata_tensor::ops::{self, Quantized};
+use strata_tensor::{Array, fast, fast::Mask};
+
+/// How keys and values become planes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Format {
+    /// Keys, values.
+    Dense,
+    /// Packed words, scales and biases of keys, then those of values: quantized along the head, one position by itself.
+    Affine(QuantScheme),
+}
+
+impl Format {
+    /// The format that a scheme gives layer `layer`.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when rows of `head_dim` values do not divide into its groups.
+    pub(crate) fn of_layer(kv: &KvFormat, layer: usize, head_dim: u32) -> Result<Self> {
+        let scheme = match kv {
+            KvFormat::Plain | KvFormat::Turbo { .. } => return Ok(Self::Dense),
+            KvFormat::Affine(scheme) => *scheme,
+            KvFormat::Layers(layers) => match layers.iter().find(|entry| entry.layer == layer) {
+                Some(entry) => entry.scheme,
+                None => return Ok(Self::Dense),
+            },
+        };
+        scheme
+            .packed_columns(head_dim as usize)
+            .map_err(|error| Error::Format { layer, reason: error.to_string() })?;
+        Ok(Self::Affine(scheme))
+    }
+
+    /// Planes of dense keys and values.
+    pub(crate) fn encode(&self, dense: &Planes) -> Result<Planes> {
+        let Self::Affine(scheme) = self else { return Ok(dense.clone()) };
+        let mut planes = Vec::with_capacity(6);
+        for plane in dense.arrays() {
+            let Quantized { weight, scales, biases, .. } = ops::quantize(plane, *scheme)?;
+            planes.extend([weight, scales]);
+            planes.extend(biases);
+        }
+        Ok(Planes::new(planes))
+    }
+
+    /// Dense keys and values, as near as the format keeps them.
+    pub(crate) fn decode(&self, planes: &Planes) -> Result<(Array, Array)> {
+        match (self, planes.arrays()) {
+            (Self::Affine(scheme), [kw, ks, kb, vw, vs, vb]) => Ok((
+                ops::dequantize(&matrix(kw, ks, kb, *scheme), None)?,
+                ops::dequantize(&matrix(vw, vs, vb, *scheme), None)?,
+            )),
+            (_, planes) => Ok((planes[0].clone(), planes[1].clone())),
+        }
+    }
+
+    /// What each plane is.
+    pub(crate) fn names(&self) -> &'static [&'static str] {
+        match self {
+            Self::Dense => &["keys", "values"],
+            Self::Affine(_) => {
+                &["keys", "keys.scales", "keys.biases", "values", "values.scales", "values.biases"]
+            }
+        }
+    }
+
+    /// Attention without a score matrix, where there is a kernel for the format. Host and GPU kernels are chosen here.
+    pub(crate) fn fused(
+        &self,
+        planes: &Planes,
+        queries: &Array,
+        scale: f32,
+        mask: Mask<'_>,
+    ) -> Result<Option<Array>> {
+        match (self, planes.arrays()) {
+            (Self::Dense, [keys, values]) => {
+                let out = fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?;
+                Ok(Some(out))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// `softmax(cap(scale · Q Kᵀ) masked) V` by single operations, in mlx-lm's order (models/base.py,
+    /// `quantized_scaled_dot_product_attention`; models/gemma2.py): scaled queries, scores in their type, hidden scores at
+    /// that type's minimum. `mask` broadcasts to scores `[B, Hkv, (Hq/Hkv,) L, S]`.
+    pub(crate) fn by_hand(
+        &self,
+        planes: &Planes,
+        queries: &Array,
+        scale: f32,
+        cap: Option<f32>,
+        mask: Option<&Array>,
+    ) -> Result<Array> {
+        let shape = queries.shape();
+        let (b, heads, l, d) = (shape[0], shape[1], shape[2], shape[3]);
+        let kv_heads = planes.arrays()[0].dim(1);
+        let repeats = heads / kv_heads.max(1);
+        let mut q = queries.multiply_number(scale)?;
+        let mut stored = planes.clone();
+        if repeats > 1 {
+            q = q.reshape([b, kv_heads, repeats, l, d])?; // [B, Hkv, Hq/Hkv, L, D]
+            stored = stored.map(|plane| plane.expand_dims(&[2]))?; // [B, Hkv, 1, S, *]
+        }
+        let mut scores = self.scores(&stored, &q)?;
+        if let Some(cap) = cap {
+            scores = scores.divide(&scores.number(cap)?)?.tanh()?.multiply_number(cap)?;
+        }
+        if let Some(mask) = mask {
+            scores = ops::where_(mask, &scores, &scores.number(lowest(scores.dtype()))?)?;
+        }
+        let out = self.mixed(&stored, &scores.softmax(-1, true)?)?;
+        Ok(if repeats > 1 { out.reshape([b, heads, l, out.dim(-1)])? } else { out })
+    }
+
+    /// `Q Kᵀ`: `[…, L, D]` -> `[…, L, S]`.
+    fn scores(&self, planes: &Planes, queries: &Array) -> Result<Array> {
+        match (self, planes.arrays()) {
+            (Self::Affine(scheme), [words, scales, biases, ..]) => {
+                Ok(ops::quantized_matmul(queries, &matrix(words, scales, biases, *scheme), true)?)
+            }
+            (_, planes) => Ok(queries.matmul(&planes[0].swapaxes(-1, -2)?)?),
+        }
+    }
+
+    /// `P V`: `[…, L, S]` -> `[…, L, Dv]`.
+    fn mixed(&self, planes: &Planes, weights: &Array) -> Result<Array> {
+        match (self, planes.arrays()) {
+            (Self::Affine(scheme), [.., words, scales, biases]) => {
+                Ok(ops::quantized_matmul(weights, &matrix(words, scales, biases, *scheme), false)?)
+            }
+            (_, planes) => Ok(weights.matmul(&planes[1])?),
+        }
+    }
+}
+
+fn matrix(words: &Array, scales: &Array, biases: &Array, scheme: QuantScheme) -> Quantized {
+    Quantized { weight: words.clone(), scales: scales.clone(), biases: Some(biases.clone()), scheme }
+}
+
+/// The most negative finite value of a floating-point type.
+fn lowest(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Float16 => -65504.0,
+        Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
+        _ => f32::MIN,
+    }
+}
