@@ -11,8 +11,17 @@
 //! This crate knows neither models nor caches.
 #![doc = include_str!("../README.md")]
 #![deny(unsafe_code)]
+#![allow(
+    clippy::inline_always,
+    reason = "a SIMD body must be compiled inside the function that enables its instructions"
+)]
 
 mod error;
 pub mod host;
+
+pub mod embedding;
+pub mod linear;
+pub mod matmul;
+pub mod quantized_matmul;
 
 pub use error::Error;

@@ -97,3 +97,55 @@ impl Element for bf16 {
         narrow::bf16(level, from, to);
     }
 }
+
+/// Floating-point values whose type is known at run time.
+#[derive(Debug, Clone, Copy)]
+#[allow(missing_docs, reason = "the names are the documentation")]
+pub enum Floats<'a> {
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    Bf16(&'a [bf16]),
+}
+
+/// Evaluates an expression with `$values` bound to the slice inside a [`Floats`].
+macro_rules! each_float {
+    ($floats:expr, $values:ident => $body:expr) => {
+        match $floats {
+            $crate::host::element::Floats::F32($values) => $body,
+            $crate::host::element::Floats::F16($values) => $body,
+            $crate::host::element::Floats::Bf16($values) => $body,
+        }
+    };
+}
+pub(crate) use each_float;
+
+impl Floats<'_> {
+    /// Number of values.
+    pub fn len(self) -> usize {
+        each_float!(self, values => values.len())
+    }
+
+    /// True without values.
+    pub fn is_empty(self) -> bool {
+        self.len() == 0
+    }
+
+    /// MLX's name of the type.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            Self::F32(_) => Dtype::Float32,
+            Self::F16(_) => Dtype::Float16,
+            Self::Bf16(_) => Dtype::Bfloat16,
+        }
+    }
+
+    /// The values `range`.
+    #[must_use]
+    pub fn slice(self, range: std::ops::Range<usize>) -> Self {
+        match self {
+            Self::F32(values) => Self::F32(&values[range]),
+            Self::F16(values) => Self::F16(&values[range]),
+            Self::Bf16(values) => Self::Bf16(&values[range]),
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! What all host kernels share: the thread pool, the instruction-set level, element types and scratch memory.
 
 pub mod element;
+pub mod lanes;
 pub mod pool;
 pub mod scratch;
 pub mod simd;

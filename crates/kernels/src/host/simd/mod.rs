@@ -16,7 +16,7 @@ pub enum Level {
     Neon,
     /// 256-bit vectors (x86-64: AVX2, FMA, F16C).
     Avx2,
-    /// 512-bit vectors with dot products of bytes (x86-64: AVX-512 F, BW, DQ, VL, VNNI, and all of `Avx2`).
+    /// 512-bit vectors with dot products of bytes (x86-64: AVX-512 F, BW, DQ, VL, VNNI, VBMI, and all of `Avx2`).
     Avx512,
 }
 
@@ -33,6 +33,15 @@ impl Level {
             .into_iter()
             .filter(|level| level.runs())
             .collect()
+    }
+
+    /// Float32 lanes of a vector.
+    pub const fn lanes(self) -> usize {
+        match self {
+            Self::Portable | Self::Neon => 4,
+            Self::Avx2 => 8,
+            Self::Avx512 => 16,
+        }
     }
 
     fn runs(self) -> bool {
@@ -54,6 +63,7 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
                     && is_x86_feature_detected!("avx512vnni")
+                    && is_x86_feature_detected!("avx512vbmi")
             }
             #[allow(unreachable_patterns, reason = "each architecture has only its own levels")]
             _ => false,

@@ -1,0 +1,80 @@
+//! Byte work on the same lanes: a lane is also a 32-bit integer or four bytes. What quantized products are made of.
+#![allow(
+    clippy::undocumented_unsafe_blocks,
+    clippy::wildcard_imports,
+    reason = "the token proves the features, pointers are the caller's promise; intrinsics come by the dozen"
+)]
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod portable;
+
+use super::{Lane, MAX_LANES, Simd};
+
+/// Integer operations of an instruction set.
+pub trait Bytes: Simd {
+    /// `LANES` 32-bit integers, or `4 * LANES` bytes.
+    type I: Copy;
+
+    /// All zero.
+    fn zeros(self) -> Self::I;
+    /// Loads `4 * LANES` bytes.
+    ///
+    /// # Safety
+    /// `from` is valid for reading that many bytes; no alignment is needed.
+    unsafe fn load_bytes(self, from: *const u8) -> Self::I;
+    /// Loads the first `count` bytes, `count <= 4 * LANES`; the rest is zero.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `count` bytes.
+    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> Self::I;
+    /// Lane `i` is the four bytes at `from + i * stride`.
+    ///
+    /// # Safety
+    /// Those bytes are valid for reading.
+    unsafe fn load_strided(self, from: *const u8, stride: usize) -> Self::I;
+    /// The four bytes at `from` in every lane.
+    ///
+    /// # Safety
+    /// They are valid for reading.
+    unsafe fn splat_four(self, from: *const i8) -> Self::I;
+    /// Stores `4 * LANES` bytes.
+    ///
+    /// # Safety
+    /// `to` is valid for writing them.
+    unsafe fn store_bytes(self, to: *mut u8, bytes: Self::I);
+    /// Of each byte, the `phase`th `BITS`-bit number, counted from the low end (`BITS` 2, 4 or 8).
+    fn phase<const BITS: u32>(self, bytes: Self::I, phase: usize) -> Self::I;
+    /// `4 * LANES` numbers of `BITS` bits (3, 5 or 6; lowest bits first), one to a byte. Only the first `count` bytes of
+    /// the `LANES * BITS / 2` that hold them are read; numbers beyond them are zero.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `count` bytes; `count` is a multiple of `BITS`.
+    unsafe fn load_odd<const BITS: u32>(self, from: *const u8, count: usize) -> Self::I;
+    /// `sums + u * s` over the four bytes of each lane, `u` unsigned and `s` signed (never -128), exact in 32 bits.
+    /// Without `WIDE`, bytes of `u` are below 128.
+    fn dot<const WIDE: bool>(self, sums: Self::I, u: Self::I, s: Self::I) -> Self::I;
+    /// 32-bit integers as floats.
+    fn to_floats(self, integers: Self::I) -> Self::V;
+    /// Lane `i` is `values[index[i]]`; only the low bits of an index that count lanes matter.
+    fn pick(self, values: Self::V, index: Self::I) -> Self::V;
+    /// Loads and widens the first `count` values; the other lanes are zero.
+    ///
+    /// # Safety
+    /// `from` is valid for reading `count` values.
+    #[inline(always)]
+    unsafe fn load_some<E: Lane>(self, from: *const E, count: usize) -> Self::V {
+        if count >= Self::LANES {
+            return unsafe { E::load(self, from) };
+        }
+        let mut buffer = [E::default(); MAX_LANES];
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), count);
+            E::load(self, buffer.as_ptr())
+        }
+    }
+}

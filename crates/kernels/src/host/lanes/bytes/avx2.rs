@@ -1,0 +1,81 @@
+//! Eight lanes with AVX2.
+
+use super::super::avx2::Avx2;
+use super::{Bytes, portable};
+use std::arch::x86_64::*;
+
+impl Bytes for Avx2 {
+    type I = __m256i;
+
+    #[inline(always)]
+    fn zeros(self) -> __m256i {
+        unsafe { _mm256_setzero_si256() }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m256i {
+        unsafe { _mm256_loadu_si256(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> __m256i {
+        let mut buffer = [0_u8; 32];
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), count.min(32));
+            self.load_bytes(buffer.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_strided(self, from: *const u8, stride: usize) -> __m256i {
+        unsafe {
+            let steps = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let offsets = _mm256_mullo_epi32(steps, _mm256_set1_epi32(stride as i32));
+            _mm256_i32gather_epi32::<1>(from.cast(), offsets)
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_four(self, from: *const i8) -> __m256i {
+        unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, bytes: __m256i) {
+        unsafe { _mm256_storeu_si256(to.cast(), bytes) }
+    }
+    #[inline(always)]
+    fn phase<const BITS: u32>(self, bytes: __m256i, phase: usize) -> __m256i {
+        unsafe {
+            let shifted = match phase as u32 * BITS {
+                0 => bytes,
+                2 => _mm256_srli_epi16::<2>(bytes),
+                4 => _mm256_srli_epi16::<4>(bytes),
+                _ => _mm256_srli_epi16::<6>(bytes),
+            };
+            if BITS == 8 { shifted } else { _mm256_and_si256(shifted, _mm256_set1_epi8((1 << BITS) - 1)) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_odd<const BITS: u32>(self, from: *const u8, count: usize) -> __m256i {
+        unsafe { self.load_bytes(portable::odd::<BITS, 32>(from, count).as_ptr()) }
+    }
+    #[inline(always)]
+    fn dot<const WIDE: bool>(self, sums: __m256i, u: __m256i, s: __m256i) -> __m256i {
+        unsafe {
+            // The pair sums of `maddubs` saturate at 16 bits: 2 * 127 * 127 fits, 2 * 255 * 127 does not.
+            let pairs = |u| _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
+            if WIDE {
+                let low = _mm256_and_si256(u, _mm256_set1_epi8(0x7f));
+                let high = _mm256_and_si256(_mm256_srli_epi16::<7>(u), _mm256_set1_epi8(1));
+                let high = _mm256_slli_epi32::<7>(pairs(high));
+                _mm256_add_epi32(sums, _mm256_add_epi32(pairs(low), high))
+            } else {
+                _mm256_add_epi32(sums, pairs(u))
+            }
+        }
+    }
+    #[inline(always)]
+    fn to_floats(self, integers: __m256i) -> __m256 {
+        unsafe { _mm256_cvtepi32_ps(integers) }
+    }
+    #[inline(always)]
+    fn pick(self, values: __m256, index: __m256i) -> __m256 {
+        unsafe { _mm256_permutevar8x32_ps(values, index) }
+    }
+}

@@ -1,0 +1,123 @@
+//! Sixteen lanes with AVX-512 BW, VNNI and VBMI.
+
+use super::super::avx512::Avx512;
+use super::{Bytes, Lane};
+use std::arch::x86_64::*;
+use strata_contracts::Dtype;
+
+impl Bytes for Avx512 {
+    type I = __m512i;
+
+    #[inline(always)]
+    fn zeros(self) -> __m512i {
+        unsafe { _mm512_setzero_si512() }
+    }
+    #[inline(always)]
+    unsafe fn load_bytes(self, from: *const u8) -> __m512i {
+        unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> __m512i {
+        unsafe { _mm512_maskz_loadu_epi8(first(count), from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn load_strided(self, from: *const u8, stride: usize) -> __m512i {
+        unsafe {
+            let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+            let offsets = _mm512_mullo_epi32(steps, _mm512_set1_epi32(stride as i32));
+            _mm512_i32gather_epi32::<1>(offsets, from.cast())
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_four(self, from: *const i8) -> __m512i {
+        unsafe { _mm512_set1_epi32(from.cast::<i32>().read_unaligned()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8, bytes: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), bytes) }
+    }
+    #[inline(always)]
+    fn phase<const BITS: u32>(self, bytes: __m512i, phase: usize) -> __m512i {
+        unsafe {
+            let shifted = match phase as u32 * BITS {
+                0 => bytes,
+                2 => _mm512_srli_epi16::<2>(bytes),
+                4 => _mm512_srli_epi16::<4>(bytes),
+                _ => _mm512_srli_epi16::<6>(bytes),
+            };
+            if BITS == 8 { shifted } else { _mm512_and_si512(shifted, _mm512_set1_epi8((1 << BITS) - 1)) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_odd<const BITS: u32>(self, from: *const u8, count: usize) -> __m512i {
+        // Eight numbers are BITS bytes: move those to the low end of each 64-bit part, then take eight fields from it.
+        unsafe {
+            let packed = _mm512_maskz_loadu_epi8(first(count), from.cast());
+            let parts = _mm512_permutexvar_epi8(spread_index(BITS), packed);
+            let fields = _mm512_multishift_epi64_epi8(shifts(BITS), parts);
+            _mm512_and_si512(fields, _mm512_set1_epi8((1 << BITS) - 1))
+        }
+    }
+    #[inline(always)]
+    fn dot<const WIDE: bool>(self, sums: __m512i, u: __m512i, s: __m512i) -> __m512i {
+        unsafe { _mm512_dpbusd_epi32(sums, u, s) }
+    }
+    #[inline(always)]
+    fn to_floats(self, integers: __m512i) -> __m512 {
+        unsafe { _mm512_cvtepi32_ps(integers) }
+    }
+    #[inline(always)]
+    fn pick(self, values: __m512, index: __m512i) -> __m512 {
+        unsafe { _mm512_permutexvar_ps(index, values) }
+    }
+    #[inline(always)]
+    unsafe fn load_some<E: Lane>(self, from: *const E, count: usize) -> __m512 {
+        unsafe {
+            let mask = if count >= 16 { 0xffff } else { (1_u16 << count) - 1 };
+            match E::DTYPE {
+                Dtype::Float16 => _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(mask, from.cast())),
+                Dtype::Bfloat16 => {
+                    let wide = _mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(mask, from.cast()));
+                    _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+                }
+                _ => _mm512_maskz_loadu_ps(mask, from.cast()),
+            }
+        }
+    }
+}
+
+/// Mask of the first `count` bytes.
+#[inline(always)]
+fn first(count: usize) -> u64 {
+    if count >= 64 { u64::MAX } else { (1 << count) - 1 }
+}
+
+/// Byte `j` of 64-bit part `i` is byte `BITS * i + j` of the source.
+#[inline(always)]
+fn spread_index(bits: u32) -> __m512i {
+    const fn table(bits: usize) -> [u8; 64] {
+        let (mut index, mut at) = ([0; 64], 0);
+        while at < 64 {
+            index[at] = (bits * (at / 8) + at % 8) as u8;
+            at += 1;
+        }
+        index
+    }
+    const TABLES: [[u8; 64]; 7] = [table(0), table(1), table(2), table(3), table(4), table(5), table(6)];
+    unsafe { _mm512_loadu_si512(TABLES[bits as usize].as_ptr().cast()) }
+}
+
+/// Bit offsets of eight consecutive fields.
+#[inline(always)]
+fn shifts(bits: u32) -> __m512i {
+    const fn word(bits: u64) -> i64 {
+        let (mut word, mut at) = (0, 0);
+        while at < 8 {
+            word |= (bits * at) << (8 * at);
+            at += 1;
+        }
+        word as i64
+    }
+    const WORDS: [i64; 7] = [word(0), word(1), word(2), word(3), word(4), word(5), word(6)];
+    unsafe { _mm512_set1_epi64(WORDS[bits as usize]) }
+}

@@ -1,0 +1,86 @@
+//! One tile of products: the body that fits the matrix and the form of the rows.
+
+use super::super::{Matrix, TILE};
+use super::prepare::Prepared;
+use crate::host::element::{Floats, each_float};
+use crate::host::lanes::{Body, Bytes, Lane, dispatch};
+use crate::host::{Level, scratch};
+use crate::matmul::host as plain;
+use crate::matmul::host::FloatRows;
+use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::host::{dequantize, matrix, vector};
+use std::ops::Range;
+
+/// Rows from which unpacking a tile once pays.
+const MANY: usize = 8;
+
+/// `out[m, c] = rows[m] . matrix[columns[c]] + bias[c]`, `out` with [`TILE`] floats a row.
+pub(super) fn multiply(
+    level: Level,
+    matrix: Matrix<'_>,
+    bias: Option<Floats<'_>>,
+    prepared: &Prepared<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    out: &mut [f32],
+) {
+    let width = columns.len();
+    match (matrix, prepared) {
+        (Matrix::Quantized(weight), Prepared::Int8(x)) => {
+            if rows.len() >= MANY && width == TILE {
+                matrix::tile(level, weight, x, rows, columns.start, out);
+            } else {
+                vector::tile(level, weight, x, rows, columns, out);
+            }
+        }
+        (Matrix::Quantized(weight), Prepared::Float(x)) => dequantized(level, weight, x, &rows, columns, out),
+        (Matrix::Plain(weight), Prepared::Float(x)) => each_float!(weight.values(), values => {
+            let values = &values[columns.start * x.columns..columns.end * x.columns];
+            plain::tile(level, values, x, rows, out);
+        }),
+        (Matrix::Plain(_), Prepared::Int8(_)) => unreachable!("only quantized matrices have a layout"),
+    }
+    if let Some(bias) = bias {
+        dispatch(level, AddBias { bias, width, out });
+    }
+}
+
+/// Float32 arithmetic: rows of the matrix are widened, few at a time where they are used once.
+fn dequantized(
+    level: Level,
+    weight: Quantized<'_>,
+    x: &FloatRows<'_>,
+    rows: &Range<usize>,
+    columns: Range<usize>,
+    out: &mut [f32],
+) {
+    let step = if rows.len() > 4 { TILE } else { 4 };
+    scratch::with_f32(step * x.columns, |values| {
+        for first in columns.clone().step_by(step) {
+            let values = &mut values[..(columns.end - first).min(step) * x.columns];
+            dequantize::rows(level, weight, first, values);
+            plain::tile(level, values, x, rows.clone(), &mut out[first - columns.start..]);
+        }
+    });
+}
+
+struct AddBias<'a> {
+    bias: Floats<'a>,
+    width: usize,
+    out: &'a mut [f32],
+}
+
+impl Body for AddBias<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Bytes>(self, s: S) {
+        for row in self.out.chunks_exact_mut(TILE) {
+            for at in (0..self.width).step_by(S::LANES) {
+                let bias = each_float!(self.bias, bias => Lane::get(s, bias, at));
+                let sum = s.add(f32::get(s, row, at), bias);
+                f32::put(s, &mut row[..self.width], at, sum);
+            }
+        }
+    }
+}
