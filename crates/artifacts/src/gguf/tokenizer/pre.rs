@@ -35,26 +35,15 @@ pub(super) fn lookup(name: &str) -> Result<Pre, GgufError> {
 
 const KINDS: &[(&[&str], Pre)] = &[
     (&["default"], Pre { splits: &[r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", "[0-9][0-9][0-9]"], ..PLAIN }),
+    (&["gpt-2", "trillion", "a.x-4.0", "mellum"], PLAIN),
+    (&["smollm", "minerva-7b"], Pre { splits: &[r"\p{N}", GPT2], ..PLAIN }),
     (
-        &["llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2"],
+        &["llama-bpe", "llama3", "llama-v3", "falcon3", "pixtral", "midm-2.0"],
         Pre { splits: &[LLAMA3], whole_words_first: true, adds_bos: true, ..PLAIN },
     ),
-    (&["smaug-bpe", "dbrx", "chatglm-bpe"], Pre { splits: &[LLAMA3], ..PLAIN }),
+    (&["smaug-bpe"], Pre { splits: &[LLAMA3], ..PLAIN }),
     (&["minicpm5"], Pre { splits: &[r"\p{N}{1,3}", MINICPM5], whole_words_first: true, ..PLAIN }),
-    (
-        &["smollm", "starcoder", "refact", "command-r", "codeshell", "exaone", "minerva-7b"],
-        Pre { splits: &[r"\p{N}", GPT2], ..PLAIN },
-    ),
-    (
-        &["gpt-2", "phi-2", "mpt", "olmo", "jais", "trillion", "gigachat", "a.x-4.0", "mellum", "exaone4"],
-        PLAIN,
-    ),
-    (
-        &["qwen2", "deepseek-r1-qwen", "kormo", "megrez", "hunyuan", "stablelm2"],
-        Pre { splits: &[QWEN2], composes: true, ..PLAIN },
-    ),
-    (&["grok-2"], Pre { splits: &[QWEN2], ..PLAIN }),
-    (&["qwen35"], Pre { splits: &[QWEN35], composes: true, ..PLAIN }),
+    (&["qwen2", "deepseek-r1-qwen"], Pre { splits: &[QWEN2], composes: true, ..PLAIN }),
     (&["seed-coder"], Pre { splits: &[SEED_CODER], ..PLAIN }),
     (
         &["deepseek-llm"],
@@ -67,14 +56,9 @@ const KINDS: &[(&[&str], Pre)] = &[
         &["deepseek-coder"],
         Pre { splits: &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", DEEPSEEK_HAN, r"\p{N}"], ..PLAIN },
     ),
-    (
-        &["deepseek-v3", "hunyuan-dense", "joyai-llm"],
-        Pre { splits: &[r"\p{N}{1,3}", DEEPSEEK3_HAN, DEEPSEEK3], ..PLAIN },
-    ),
     (&["tekken"], Pre { splits: &[TEKKEN], whole_words_first: true, adds_bos: true, ..PLAIN }),
-    (&["gpt-4o", "llama4", "kanana2"], Pre { splits: &[GPT4O], ..PLAIN }),
-    (&["poro-chat", "bloom", "gpt3-finnish"], Pre { splits: &[BLOOM], ..PLAIN }),
-    (&["viking"], Pre { splits: &[BLOOM, r"\p{N}"], ..PLAIN }),
+    (&["gpt-4o"], Pre { splits: &[GPT4O], ..PLAIN }),
+    (&["viking"], Pre { splits: &[VIKING, r"\p{N}"], ..PLAIN }),
 ];
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
@@ -94,22 +78,10 @@ const QWEN2: &str = concat!(
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-const QWEN35: &str = concat!(
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}|",
-    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-
 const SEED_CODER: &str = concat!(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|",
     r" ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
-
-const DEEPSEEK3: &str = concat!(
-    r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+|"##,
-    r" ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-);
-
-const DEEPSEEK3_HAN: &str = "[\u{4e00}-\u{9fa5}\u{3040}-\u{309f}\u{30a0}-\u{30ff}]+";
 
 const DEEPSEEK_HAN: &str = "[\u{4e00}-\u{9fa5}\u{800}-\u{4e00}\u{ac00}-\u{d7ff}]+";
 
@@ -137,4 +109,4 @@ const GPT4O: &str = concat!(
     r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 );
 
-const BLOOM: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
+const VIKING: &str = r" ?[^(\s|.,!?…。，、।۔،)]+";
