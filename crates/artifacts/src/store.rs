@@ -1,7 +1,7 @@
 //! The local store: models that Strata converted or downloaded, below the user's cache folder.
 //!
 //! The root is `$STRATA_HOME`, else `$XDG_CACHE_HOME/strata`, else `~/.cache/strata`. In it are `models/NAME`,
-//! complete model folders and nothing else; `partial/NAME`, where an installation works; and `locks/NAME`. The
+//! complete model folders and nothing else; `partial/NAME/…`, where installations work; and `locks/NAME`. The
 //! invariant: a folder gets its name under `models/` by one rename, after everything in it was written and proven, so
 //! a killed process leaves no half-made model, and processes that install the same one wait for each other.
 
@@ -15,6 +15,7 @@ use std::env;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use tempfile::TempDir;
 
 /// Raised when [`gguf::convert`](crate::gguf::convert) begins to write other files, so that stored models are made
 /// anew.
@@ -113,10 +114,9 @@ impl Store {
             return Err(Error::NotStored { name: name.to_owned() });
         }
         let _lock = self.lock(name, &mut |_| ())?;
-        self.clear(name)?;
-        let partial = self.partial(name);
-        fs::rename(&path, &partial).map_err(|source| Error::io("remove", &path, source))?;
-        remove_folder(&partial)
+        let away = self.work_folder(name)?;
+        fs::rename(&path, away.path().join("old")).map_err(|source| Error::io("remove", &path, source))?;
+        away.close().map_err(|source| Error::io("remove", &path, source))
     }
 
     /// The folder of a model, made by `build` if it is not here yet.
@@ -143,20 +143,16 @@ impl Store {
         if let Some(path) = self.find(name)? {
             return Ok(path);
         }
-        self.clear(name)?;
-        let model = self.partial(name).join("model");
-        let scratch = self.partial(name).join("scratch");
+        let work = self.work_folder(name)?;
+        let (model, scratch) = (work.path().join("model"), work.path().join("scratch"));
         self.create(&model)?;
         self.create(&scratch)?;
-        let built = build(&model, &scratch, progress)
-            .and_then(|()| ModelDir::open(&model)?.weights().map(drop))
-            .and_then(|()| {
-                write_json(&model.join(MANIFEST), &Manifest { origin: origin.into(), layout: LAYOUT })
-            })
-            .and_then(|()| self.put(&model, &path));
-        let cleared = self.clear(name);
-        drop(lock);
-        built.and(cleared).map(|()| path)
+        build(&model, &scratch, progress)?;
+        ModelDir::open(&model)?.weights()?;
+        write_json(&model.join(MANIFEST), &Manifest { origin: origin.into(), layout: LAYOUT })?;
+        self.put(&model, &path)?;
+        drop((work, lock));
+        Ok(path)
     }
 
     fn put(&self, model: &Path, path: &Path) -> Result<()> {
@@ -187,10 +183,15 @@ impl Store {
         Ok(file)
     }
 
-    /// Removes what an earlier installation left behind.
-    fn clear(&self, name: &str) -> Result<()> {
-        self.create(&self.root.join("partial"))?;
-        remove_folder(&self.partial(name))
+    /// A new folder `partial/NAME/…`, gone when it is dropped; what killed processes left there goes now.
+    ///
+    /// Every one is new because a program that a killed installation had started may go on writing to its own.
+    fn work_folder(&self, name: &str) -> Result<TempDir> {
+        let partial = self.root.join("partial").join(name);
+        // What such a program still holds on to goes the next time.
+        let _ = fs::remove_dir_all(&partial);
+        self.create(&partial)?;
+        tempfile::tempdir_in(&partial).map_err(|source| self.unwritable(source))
     }
 
     fn create(&self, folder: &Path) -> Result<()> {
@@ -199,10 +200,6 @@ impl Store {
 
     fn unwritable(&self, source: io::Error) -> Error {
         Error::Store { path: self.root.clone(), source }
-    }
-
-    fn partial(&self, name: &str) -> PathBuf {
-        self.root.join("partial").join(name)
     }
 
     fn model_path(&self, name: &str) -> Result<PathBuf> {
@@ -239,11 +236,4 @@ pub(crate) fn size(folder: &Path) -> Result<u64> {
         }
     }
     Ok(bytes)
-}
-
-fn remove_folder(path: &Path) -> Result<()> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(Error::io("remove", path, error)),
-        _ => Ok(()),
-    }
 }

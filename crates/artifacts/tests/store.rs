@@ -78,14 +78,14 @@ fn a_failed_or_unsound_build_leaves_nothing() {
     });
     assert!(matches!(cut, Err(Error::Safetensors { .. })));
     assert_eq!(store.find("one").unwrap(), None);
-    assert_eq!(fs::read_dir(store.root().join("partial")).unwrap().count(), 0);
+    assert_eq!(fs::read_dir(store.root().join("partial/one")).unwrap().count(), 0);
     install(&store, "one").unwrap();
 }
 
 #[test]
 fn what_a_killed_process_left_is_cleared_and_never_taken_for_a_model() {
     let (_folder, store) = store();
-    let left = store.root().join("partial/one/model");
+    let left = store.root().join("partial/one/abc/model");
     fs::create_dir_all(&left).unwrap();
     fs::write(left.join("config.json"), "{\"model_ty").unwrap();
     assert_eq!(store.find("one").unwrap(), None);

