@@ -294,9 +294,9 @@ mod tests {
     #[test]
     fn no_network_is_one_error_with_pips_reason_and_the_remedy() {
         let fixture = fixture();
-        let offline =
-            "echo \"WARNING: Retrying (Retry(total=1)) after connection broken by 'NewConnectionError'\" >&2
-            echo 'ERROR: Could not find a version that satisfies the requirement' >&2; exit 1";
+        let offline = r#"echo "WARNING: Retrying (Retry(total=1)) after connection broken by \
+'NewConnectionError('<Connection at 0x7f>: Failed: [Errno 111] Connection refused')': /simple/" >&2
+            echo 'ERROR: Could not find a version that satisfies the requirement' >&2; exit 1"#;
         let error = fixture.run(&fixture.pip(offline)).0.unwrap_err();
         let message = error.to_string();
         assert!(message.contains("part-a 1.2"), "{message}");
