@@ -12,6 +12,7 @@ use crate::progress::{Progress, Stage};
 use crate::write::write_json;
 use serde::{Deserialize, Serialize};
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -55,14 +56,18 @@ impl Store {
     /// # Errors
     /// [`Error::NoHome`] when no variable says where it is.
     pub fn from_env() -> Result<Self> {
-        let set = |name| env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        Self::from_vars(|name| env::var_os(name), env::home_dir())
+    }
+
+    fn from_vars(var: impl Fn(&str) -> Option<OsString>, home: Option<PathBuf>) -> Result<Self> {
+        let set = |name| var(name).filter(|value| !value.is_empty()).map(PathBuf::from);
         if let Some(root) = set("STRATA_HOME") {
             return Ok(Self { root });
         }
         // The XDG base directory specification: a relative path counts as unset.
         let cache = set("XDG_CACHE_HOME").filter(|path| path.is_absolute());
-        let cache = cache.or_else(|| Some(env::home_dir()?.join(".cache")));
-        cache.map(|cache| Self { root: cache.join("strata") }).ok_or(Error::NoHome)
+        let cache = cache.or_else(|| Some(home?.join(".cache"))).ok_or(Error::NoHome)?;
+        Ok(Self { root: cache.join("strata") })
     }
 
     /// A store in the folder `root`, which is made when a model is installed.
@@ -236,4 +241,24 @@ pub(crate) fn size(folder: &Path) -> Result<u64> {
         }
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_is_where_the_variables_say() {
+        let root = |vars: &[(&str, &str)], home: Option<&str>| {
+            let var =
+                |name: &str| vars.iter().find(|(known, _)| *known == name).map(|(_, value)| value.into());
+            Store::from_vars(var, home.map(PathBuf::from)).map(|store| store.root)
+        };
+        let (own, xdg, empty) = (("STRATA_HOME", "/s"), ("XDG_CACHE_HOME", "/x"), ("STRATA_HOME", ""));
+        assert_eq!(root(&[own, xdg], Some("/h")).unwrap(), Path::new("/s"));
+        assert_eq!(root(&[empty, xdg], Some("/h")).unwrap(), Path::new("/x/strata"));
+        assert_eq!(root(&[("XDG_CACHE_HOME", "x")], Some("/h")).unwrap(), Path::new("/h/.cache/strata"));
+        assert_eq!(root(&[], Some("/h")).unwrap(), Path::new("/h/.cache/strata"));
+        assert!(matches!(root(&[], None), Err(Error::NoHome)));
+    }
 }

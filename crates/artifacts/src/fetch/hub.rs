@@ -102,11 +102,15 @@ impl Hub {
     /// # Errors
     /// [`Error::NoHome`] when no variable says where the cache is.
     pub fn from_env() -> Result<Self> {
-        let set = |name| env::var(name).ok().filter(|value| !value.is_empty());
+        Self::from_vars(|name| env::var(name).ok(), env::home_dir())
+    }
+
+    fn from_vars(var: impl Fn(&str) -> Option<String>, home: Option<PathBuf>) -> Result<Self> {
+        let set = |name| var(name).filter(|value| !value.is_empty());
         let path = |name| set(name).map(PathBuf::from);
         let home = path("HF_HOME")
             .or_else(|| Some(path("XDG_CACHE_HOME")?.join("huggingface")))
-            .or_else(|| Some(env::home_dir()?.join(".cache").join("huggingface")))
+            .or_else(|| Some(home?.join(".cache").join("huggingface")))
             .ok_or(Error::NoHome)?;
         let saved = || fs::read_to_string(home.join("token")).ok().map(|token| token.trim().to_owned());
         let is_on = |value: String| ["1", "ON", "YES", "TRUE"].contains(&value.to_uppercase().as_str());
@@ -312,4 +316,52 @@ fn repo(repository: &RepositoryId, revision: &str) -> Repo {
 
 fn hub(repository: &RepositoryId, problem: HubError) -> Error {
     Error::Hub { repository: repository.id().to_owned(), problem }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from_vars(vars: &[(&str, &str)], home: Option<&str>) -> Result<Hub> {
+        let var = |name: &str| vars.iter().find(|(known, _)| *known == name).map(|&(_, value)| value.into());
+        Hub::from_vars(var, home.map(PathBuf::from))
+    }
+
+    #[test]
+    fn the_cache_is_where_hugging_faces_own_programs_have_it() {
+        let cache = |vars: &[(&str, &str)]| from_vars(vars, Some("/h")).unwrap().cache;
+        let (own, home, xdg) = (("HF_HUB_CACHE", "/c"), ("HF_HOME", "/f"), ("XDG_CACHE_HOME", "/x"));
+        assert_eq!(cache(&[own, home, xdg]), Path::new("/c"));
+        assert_eq!(cache(&[home, xdg]), Path::new("/f/hub"));
+        assert_eq!(cache(&[xdg]), Path::new("/x/huggingface/hub"));
+        assert_eq!(cache(&[]), Path::new("/h/.cache/huggingface/hub"));
+        assert!(matches!(from_vars(&[], None), Err(Error::NoHome)));
+    }
+
+    #[test]
+    fn token_endpoint_and_offline_mode_come_from_the_environment() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("token"), " saved\n").unwrap();
+        let home = ("HF_HOME", folder.path().to_str().unwrap());
+        let hub = from_vars(&[home], None).unwrap();
+        assert_eq!((hub.token.as_deref(), hub.offline), (Some("saved"), false));
+        assert_eq!(hub.endpoint, "https://huggingface.co");
+        let vars = [home, ("HF_TOKEN", "own"), ("HF_ENDPOINT", "http://host/"), ("HF_HUB_OFFLINE", "true")];
+        let hub = from_vars(&vars, None).unwrap();
+        assert_eq!((hub.token.as_deref(), hub.offline), (Some("own"), true));
+        assert_eq!(hub.endpoint, "http://host");
+    }
+
+    #[test]
+    fn only_files_of_a_model_are_wanted() {
+        for name in
+            ["config.json", "chat_template.jinja", "model-00001-of-00002.safetensors", "tokenizer.model"]
+        {
+            assert!(is_wanted(name), "{name}");
+        }
+        for name in ["README.md", "a/config.json", "../x.json", ".x.json", "pytorch_model.bin", "model.gguf"]
+        {
+            assert!(!is_wanted(name), "{name}");
+        }
+    }
 }
