@@ -64,6 +64,9 @@ pub(super) struct Sizes {
 
 impl Sizes {
     pub(super) fn read(architecture: Architecture, gguf: &Gguf<'_>) -> Result<Self, GgufError> {
+        if let Some(count) = gguf.metadata.u32("split.count")?.filter(|&count| count > 1) {
+            return Err(GgufError::Split { count });
+        }
         let size = |name: &str, most: u32| -> Result<Option<usize>, GgufError> {
             let key = format!("{}.{name}", architecture.name());
             match gguf.metadata.u32(&key)? {
@@ -93,13 +96,33 @@ impl Sizes {
                 });
             }
         }
+        let kv_heads = size("attention.head_count_kv", 1 << 16)?.unwrap_or(heads);
+        let refuse = |name: &str, found: usize, requirement: String| {
+            let key = format!("{}.{name}", architecture.name());
+            Err(GgufError::KeyValue { key, found: found.to_string(), requirement })
+        };
+        if head_dim < 2 || !head_dim.is_multiple_of(2) {
+            return refuse("attention.key_length", head_dim, "an even number of at least 2".to_owned());
+        }
+        if !heads.is_multiple_of(kv_heads) {
+            return refuse("attention.head_count_kv", kv_heads, format!("a divisor of the {heads} heads"));
+        }
+        if let Some(found) =
+            gguf.metadata.u32(&format!("{}.expert_count", architecture.name()))?.filter(|&n| n > 0)
+        {
+            return refuse(
+                "expert_count",
+                found as usize,
+                "0; mixtures of experts are not supported".to_owned(),
+            );
+        }
         let embedding = gguf.tensor("token_embd.weight").ok_or_else(|| missing("token_embd.weight"))?;
         Ok(Self {
             layers: needed("block_count", 1 << 12)?,
             hidden,
             intermediate: needed("feed_forward_length", 1 << 24)?,
             heads,
-            kv_heads: size("attention.head_count_kv", 1 << 16)?.unwrap_or(heads),
+            kv_heads,
             head_dim,
             vocabulary: embedding.rows(),
             context: needed("context_length", 1 << 30)?,
@@ -179,13 +202,16 @@ pub(super) fn place<'a, 'g>(
         if tensor.shape() != expected {
             return Err(GgufError::TensorShape { tensor: from, found: tensor.shape().to_vec(), expected });
         }
+        if expected.len() == 1 && tensor.kind.block().values > 1 {
+            return Err(GgufError::QuantizedVector { tensor: from, kind: tensor.kind.name() });
+        }
         placed.push(Placed { tensor, name: to, change: change(architecture, sizes, slot) });
         Ok(())
     };
     for slot in &OUTSIDE_LAYERS {
         put(slot.gguf.to_owned(), slot.huggingface.to_owned(), slot)?;
     }
-    let slots = layer_slots(architecture);
+    let slots = layer_slots(architecture, gguf);
     for layer in 0..sizes.layers {
         for slot in &slots {
             let to = format!("model.layers.{layer}.{}", slot.huggingface);
@@ -205,6 +231,17 @@ pub(super) fn place<'a, 'g>(
 
 /// The tensor that holds one factor for each rotated pair.
 pub(super) const ROPE_FACTORS: &str = "rope_freqs.weight";
+
+/// Biases that a llama has all or none of, as its `attention_bias` says.
+pub(super) const ATTENTION_BIASES: &[&str] = &["attn_q", "attn_k", "attn_v", "attn_output"];
+
+/// Biases that a llama has all or none of, as its `mlp_bias` says.
+pub(super) const MLP_BIASES: &[&str] = &["ffn_gate", "ffn_up", "ffn_down"];
+
+/// Whether the first layer has one of these biases.
+pub(super) fn has_bias(gguf: &Gguf<'_>, names: &[&str]) -> bool {
+    names.iter().any(|name| gguf.tensor(&format!("blk.0.{name}.bias")).is_some())
+}
 
 /// A place in the model: names, shape, whether a file may lack it.
 struct Slot {
@@ -228,7 +265,7 @@ const OUTSIDE_LAYERS: [Slot; 3] = [
     optional("output.weight", "lm_head.weight", &[Axis::Vocabulary, Axis::Hidden]),
 ];
 
-fn layer_slots(architecture: Architecture) -> Vec<Slot> {
+fn layer_slots(architecture: Architecture, gguf: &Gguf<'_>) -> Vec<Slot> {
     use Architecture::{Gemma2, Gemma3, Llama, Qwen2, Qwen3};
     use Axis::{Head, Hidden, Intermediate, KeyValue, Query};
     let mut slots = vec![
@@ -248,11 +285,15 @@ fn layer_slots(architecture: Architecture) -> Vec<Slot> {
     ];
     match architecture {
         Llama => {
-            slots.extend(attention_biases.map(|(from, to, axes)| optional(from, to, axes)));
-            slots.push(optional("attn_output.bias", "self_attn.o_proj.bias", &[Hidden]));
-            slots.push(optional("ffn_gate.bias", "mlp.gate_proj.bias", &[Intermediate]));
-            slots.push(optional("ffn_up.bias", "mlp.up_proj.bias", &[Intermediate]));
-            slots.push(optional("ffn_down.bias", "mlp.down_proj.bias", &[Hidden]));
+            if has_bias(gguf, ATTENTION_BIASES) {
+                slots.extend(attention_biases.map(|(from, to, axes)| slot(from, to, axes)));
+                slots.push(slot("attn_output.bias", "self_attn.o_proj.bias", &[Hidden]));
+            }
+            if has_bias(gguf, MLP_BIASES) {
+                slots.push(slot("ffn_gate.bias", "mlp.gate_proj.bias", &[Intermediate]));
+                slots.push(slot("ffn_up.bias", "mlp.up_proj.bias", &[Intermediate]));
+                slots.push(slot("ffn_down.bias", "mlp.down_proj.bias", &[Hidden]));
+            }
         }
         Qwen2 => slots.extend(attention_biases.map(|(from, to, axes)| slot(from, to, axes))),
         _ => {}

@@ -2,7 +2,7 @@
 //!
 //! What GGUF leaves out is a constant of the architecture in llama.cpp and stands here with its source.
 
-use super::architecture::{Architecture, ROPE_FACTORS, Sizes};
+use super::architecture::{ATTENTION_BIASES, Architecture, MLP_BIASES, ROPE_FACTORS, Sizes, has_bias};
 use super::dequant::dequantize;
 use super::error::GgufError;
 use super::metadata::require;
@@ -49,9 +49,8 @@ pub(super) fn config(
         set("hidden_activation", json!(activation));
     }
     if architecture == Llama {
-        let has = |name: &str| gguf.tensor(name).is_some();
-        set("attention_bias", json!(has("blk.0.attn_q.bias") || has("blk.0.attn_output.bias")));
-        set("mlp_bias", json!(has("blk.0.ffn_gate.bias")));
+        set("attention_bias", json!(has_bias(gguf, ATTENTION_BIASES)));
+        set("mlp_bias", json!(has_bias(gguf, MLP_BIASES)));
     }
     if architecture == Qwen3 {
         set("attention_bias", json!(false));

@@ -198,9 +198,7 @@ impl<'a, 'g> Planned<'a, 'g> {
 
 /// Calls `each` with the stored rows in the model's order. A vector whose rows change order has rows of one value.
 fn for_each_row<'a>(tensor: &Tensor<'a>, change: Change, mut each: impl FnMut(TensorType, &'a [u8])) {
-    let vector = tensor.shape().len() == 1;
-    let block = tensor.kind.block();
-    let rows = if vector && block.values == 1 { tensor.columns() } else { tensor.rows() };
+    let rows = if tensor.shape().len() == 1 { tensor.columns() } else { tensor.rows() };
     let bytes = tensor.data.len() / rows;
     for row in 0..rows {
         let start = change.source_row(row, rows) * bytes;

@@ -174,6 +174,22 @@ pub enum GgufError {
         /// The tensor that starts inside it.
         second: String,
     },
+    /// A vector in a type made for matrices.
+    #[error("tensor `{tensor}` is a vector of type {kind}; vectors must be F32, F16 or BF16")]
+    QuantizedVector {
+        /// The name.
+        tensor: String,
+        /// Name of the tensor type.
+        kind: &'static str,
+    },
+    /// One file of several.
+    #[error(
+        "this is one of {count} files of a split model; join them first, as `llama-gguf-split --merge` does"
+    )]
+    Split {
+        /// Files of the model.
+        count: u32,
+    },
     /// A metadata key that the conversion needs.
     #[error("the file has no metadata key `{key}`")]
     MissingKey {

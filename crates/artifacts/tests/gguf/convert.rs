@@ -141,6 +141,13 @@ fn biases_follow_their_rows() {
     let mut model = llama();
     let counting: Vec<f32> = (0..64).map(|index| index as f32).collect();
     model.floats("blk.0.attn_q.bias", &[64], &counting);
+    assert!(
+        matches!(refuse(&model), GgufError::MissingTensor { tensor } if tensor == "blk.0.attn_k.bias"),
+        "a llama has all attention biases or none"
+    );
+    for (name, size) in [("attn_k", 32), ("attn_v", 32), ("attn_output", 64)] {
+        model.floats(&format!("blk.0.{name}.bias"), &[size as u64], &counting[..size]);
+    }
     let model = Converted::new(&model);
     assert_eq!(model.config["attention_bias"], true);
     assert_eq!(model.floats("model.layers.0.self_attn.q_proj.bias")[..3], [0.0, 2.0, 4.0]);
@@ -233,6 +240,17 @@ fn tensors_that_are_missing_unknown_or_of_another_shape_are_named() {
 }
 
 #[test]
+fn quantized_vectors_and_files_of_a_split_model_are_refused() {
+    let mut model = llama();
+    let norm = model.tensors.iter_mut().find(|tensor| tensor.name == "output_norm.weight").unwrap();
+    (norm.kind, norm.data) = (8, vec![0; 68]);
+    assert!(matches!(refuse(&model), GgufError::QuantizedVector { kind: "Q8_0", .. }));
+    let mut model = llama();
+    model.set("split.count", Value::U32(3));
+    assert!(matches!(refuse(&model), GgufError::Split { count: 3 }));
+}
+
+#[test]
 fn absurd_sizes_are_refused() {
     for (key, value) in [
         ("llama.block_count", 0),
@@ -241,10 +259,16 @@ fn absurd_sizes_are_refused() {
         ("llama.attention.head_count", 0),
         ("llama.context_length", 0),
         ("llama.rope.dimension_count", 16),
+        ("llama.attention.key_length", 33),
+        ("llama.attention.head_count_kv", 3),
+        ("llama.expert_count", 8),
     ] {
         let mut model = llama();
         if key == "llama.rope.dimension_count" {
             model.set("llama.attention.key_length", Value::U32(32));
+        }
+        if key == "llama.attention.key_length" {
+            model.set("llama.rope.dimension_count", Value::U32(33));
         }
         model.set(key, Value::U32(value));
         assert!(
