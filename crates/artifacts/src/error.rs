@@ -253,6 +253,7 @@ impl Error {
     /// The remedy in one sentence, where there is one.
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
+            Self::Gguf { problem, .. } => problem.help()?.into(),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some space, or point STRATA_HOME to a larger disk".into()
             }

@@ -305,3 +305,22 @@ pub enum GgufError {
         text: String,
     },
 }
+
+impl GgufError {
+    /// The remedy in one sentence, where there is one.
+    pub(crate) const fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::Magic { .. }
+            | Self::Truncated { .. }
+            | Self::OutOfRange { .. }
+            | Self::Overlap { .. }
+            | Self::Utf8 { .. }
+            | Self::ValueType { .. } => Some("the file is damaged or incomplete: download it again"),
+            Self::TensorType { .. } => Some("choose a file of another type, such as Q8_0 or Q4_K_M"),
+            Self::Architecture { .. } | Self::TokenizerModel { .. } | Self::PreTokenizer { .. } => {
+                Some("use the original model in Hugging Face format instead")
+            }
+            _ => None,
+        }
+    }
+}
