@@ -49,13 +49,15 @@ const LAYERS: [Layer; 14] = [
         &[],
     ),
     layer("strata-server", &["strata-contracts", "strata-engine"], &[]),
-    // The second line goes once strata-engine carries the command: the command then knows no arrays.
+    // strata-sys only tells the build script where libmlx lies. All after strata-server goes once strata-engine carries
+    // the command: the command then knows no arrays.
     layer(
         "strata",
         &[
             "strata-contracts",
             "strata-artifacts",
             "strata-engine",
+            "strata-sys",
             "strata-server",
             "strata-generate",
             "strata-models",
