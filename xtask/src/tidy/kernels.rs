@@ -1,4 +1,5 @@
-//! A kernel is a folder: its contract, a reference to measure it by, and at least one implementation.
+//! A kernel is a folder: its contract, at least one implementation, and, once it is a node of MLX's graph, a reference
+//! in tensor operations to measure it by. Without a node it is a part of other kernels, measured through them.
 
 use super::Problem;
 use super::tree::Tree;
@@ -19,15 +20,16 @@ pub(super) fn check(tree: &Tree) -> Vec<Problem> {
 fn check_kernel(tree: &Tree, kernel: &str) -> Vec<Problem> {
     let folder = format!("{FOLDER}{kernel}");
     let has = |name: &str| tree.exists(&format!("{folder}/{name}"));
+    let device = [format!("{kernel}.metal"), format!("{kernel}.cu")].iter().any(|name| has(name));
     let mut problems = Vec::new();
-    for (name, what) in [("mod.rs", "the contract"), ("reference.rs", "the formula in tensor operations")] {
-        if !has(name) {
-            problems.push(Problem::in_file(&folder, format!("is a kernel without {name}, {what}")));
-        }
+    if !has("mod.rs") {
+        problems.push(Problem::in_file(&folder, "is a kernel without mod.rs, the contract"));
     }
-    let implementations =
-        ["host.rs".to_owned(), "host".into(), format!("{kernel}.metal"), format!("{kernel}.cu")];
-    if !implementations.iter().any(|name| has(name)) {
+    if (device || has("node.rs")) && !has("reference.rs") {
+        let message = "is a kernel of MLX's graph without reference.rs, the formula in tensor operations";
+        problems.push(Problem::in_file(&folder, message));
+    }
+    if !device && !has("host.rs") && !has("host") {
         let message =
             format!("is a kernel without an implementation: host.rs, {kernel}.metal or {kernel}.cu");
         problems.push(Problem::in_file(&folder, message));
@@ -47,6 +49,8 @@ mod tests {
             ("crates/kernels/src/norm/mod.rs", ""),
             ("crates/kernels/src/norm/reference.rs", ""),
             ("crates/kernels/src/norm/host.rs", ""),
+            ("crates/kernels/src/part/mod.rs", ""),
+            ("crates/kernels/src/part/host.rs", ""),
             ("crates/kernels/src/rope/mod.rs", ""),
             ("crates/kernels/src/rope/rope.metal", ""),
             ("crates/kernels/src/scan/mod.rs", ""),
@@ -55,7 +59,7 @@ mod tests {
         let lines: Vec<_> = found.iter().map(ToString::to_string).collect();
         assert_eq!(lines.len(), 2, "{lines:?}");
         assert!(
-            lines[0].starts_with("crates/kernels/src/rope: is a kernel without reference.rs"),
+            lines[0].starts_with("crates/kernels/src/rope: is a kernel of MLX's graph without reference.rs"),
             "{lines:?}"
         );
         assert!(
