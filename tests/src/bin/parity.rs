@@ -128,7 +128,7 @@ fn compare_model(
 
 /// The model in reference mode and in fast mode.
 fn load(folder: &Path, activations: Option<Dtype>) -> Result<(Model, Model)> {
-    let load = |kernels| Model::load(folder, Composition { kernels, activations });
+    let load = |kernels| Model::load(folder, Composition { kernels, activations, ..Composition::default() });
     Ok((load(KernelSet::Reference)?, load(KernelSet::Fast)?))
 }
 

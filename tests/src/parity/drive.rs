@@ -5,10 +5,13 @@ use std::collections::BTreeMap;
 use std::iter::repeat;
 use std::path::Path;
 use strata_artifacts::ModelDir;
-use strata_contracts::Composition;
+use strata_contracts::{Composition, KvFormat, QuantError, QuantScheme};
 use strata_models::Graph;
 use strata_state::{Phase, Side, State};
 use strata_tensor::{Array, Dtype, eval};
+
+/// Group size of the oracle's quantized caches.
+const KV_GROUP: u32 = 32;
 
 /// A loaded model with the composition that it was loaded for.
 pub struct Model {
@@ -31,9 +34,9 @@ pub enum DriveError {
     /// MLX failed.
     #[error(transparent)]
     Tensor(#[from] strata_tensor::Error),
-    /// The run asks for something that state has no form of yet.
-    #[error("not run: {0}")]
-    Unsupported(&'static str),
+    /// The run asks for a number format that there isn't.
+    #[error(transparent)]
+    Quant(#[from] QuantError),
 }
 
 impl Model {
@@ -49,23 +52,21 @@ impl Model {
     /// Reads and steps as the oracle did, and gives the rows it should have got.
     ///
     /// # Errors
-    /// [`DriveError::Unsupported`] for quantized caches; what the graph reports.
+    /// What the state or the graph reports.
     pub fn run(&self, oracle: &Results) -> Result<Vec<Row>, DriveError> {
-        if oracle.kv_bits.is_some() {
-            return Err(DriveError::Unsupported("quantized caches"));
-        }
+        let empty = self.state(oracle.kv_bits)?;
         let (mut state, mut pieces) = match oracle.batch {
             Batch::None => {
-                let (state, pieces) = self.read(&oracle.rows[0], &oracle.chunks)?;
+                let (state, pieces) = self.read(&oracle.rows[0], &oracle.chunks, empty)?;
                 (state, vec![pieces])
             }
             Batch::Merge => {
-                let read = |row: &Row| self.read(row, &[row.tokens.len()]);
+                let read = |row: &Row| self.read(row, &[row.tokens.len()], empty.clone());
                 let read = oracle.rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
                 let (states, pieces): (Vec<_>, Vec<_>) = read.into_iter().unzip();
                 (State::merge(&states.iter().collect::<Vec<_>>())?, pieces)
             }
-            Batch::Padded => self.read_padded(oracle)?,
+            Batch::Padded => self.read_padded(oracle, empty)?,
         };
         for step in 0..oracle.rows[0].decode_tokens.len() {
             let fed: Vec<Vec<i32>> = oracle.rows.iter().map(|row| vec![row.decode_tokens[step]]).collect();
@@ -87,8 +88,8 @@ impl Model {
     }
 
     /// One row's prompt in pieces: its state, and the logits `[L, V]` of each piece.
-    fn read(&self, row: &Row, chunks: &[usize]) -> Result<(State, Vec<Array>), DriveError> {
-        let (mut state, mut pieces, mut start) = (self.state()?, Vec::new(), 0);
+    fn read(&self, row: &Row, chunks: &[usize], mut state: State) -> Result<(State, Vec<Array>), DriveError> {
+        let (mut pieces, mut start) = (Vec::new(), 0);
         for length in chunks {
             let logits = self.forward(&[row.tokens[start..start + length].to_vec()], &mut state)?;
             pieces.push(row_of(&logits, 0)?);
@@ -98,9 +99,12 @@ impl Model {
     }
 
     /// All rows' prompts together, padded on the right with token 0.
-    fn read_padded(&self, oracle: &Results) -> Result<(State, Vec<Vec<Array>>), DriveError> {
+    fn read_padded(
+        &self,
+        oracle: &Results,
+        mut state: State,
+    ) -> Result<(State, Vec<Vec<Array>>), DriveError> {
         let lengths: Vec<usize> = oracle.rows.iter().map(|row| row.tokens.len()).collect();
-        let mut state = self.state()?;
         state.begin_padded(&lengths, Side::Right)?;
         let mut pieces = vec![Vec::new(); lengths.len()];
         let mut start = 0;
@@ -126,7 +130,7 @@ impl Model {
     /// # Errors
     /// What the graph reports.
     pub fn score(&self, tokens: &[i32], chunk: usize) -> Result<(Tensor, Tensor), DriveError> {
-        let mut state = self.state()?;
+        let mut state = self.state(None)?;
         let (mut nll, mut all) = (Vec::new(), Vec::new());
         for (inputs, targets) in tokens[..tokens.len() - 1].chunks(chunk).zip(tokens[1..].chunks(chunk)) {
             let logits = row_of(&self.forward(&[inputs.to_vec()], &mut state)?, 0)?.astype(Dtype::Float32)?;
@@ -138,8 +142,13 @@ impl Model {
         Ok((join(&nll)?, join(&all)?))
     }
 
-    fn state(&self) -> Result<State, DriveError> {
-        Ok(State::compose(&self.graph.declaration().layers, &self.composition)?)
+    /// Empty state, quantized from the end of the first forward pass on if `kv_bits` are given.
+    fn state(&self, kv_bits: Option<u32>) -> Result<State, DriveError> {
+        let mut composition = self.composition.clone();
+        if let Some(bits) = kv_bits {
+            composition.kv.format = KvFormat::Affine(QuantScheme::affine(bits, KV_GROUP)?);
+        }
+        Ok(State::compose(&self.graph.declaration().layers, &composition)?)
     }
 
     /// Logits `[R, L, V]` of the next `L` tokens of `R` rows, evaluated together with the state.
@@ -164,9 +173,8 @@ fn row_of(logits: &Array, row: usize) -> Result<Array, DriveError> {
 fn live(state: &mut State) -> Result<BTreeMap<String, Tensor>, DriveError> {
     let mut cache = BTreeMap::new();
     for index in 0..state.len() {
-        if let Some((keys, values)) = state.layer(index).live()? {
-            cache.insert(format!("{index}.keys"), tensor(&keys.squeeze(&[0])?)?);
-            cache.insert(format!("{index}.values"), tensor(&values.squeeze(&[0])?)?);
+        for (name, part) in state.layer(index).live_parts()? {
+            cache.insert(format!("{index}.{name}"), tensor(&part.squeeze(&[0])?)?);
         }
     }
     Ok(cache)
