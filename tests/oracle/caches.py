@@ -55,7 +55,8 @@ CASES = {
     "plain-padded": [["prepare", [5, 17, 11]], ["append", 7], ["append", 10], ["finalize"], *ones(5), ["extract", 1], *ones(2)],
     "ring-merge": [["merge", [[3], [1] * 13, [17], [5, 1]]], *ones(11), ["filter", [0, 2, 3]], *ones(4), ["extract", 1], *ones(3)],
     "ring-merge-short": [["merge", [[3], [5]]], *ones(12), ["append", 3], *ones(3)],
-    "ring-merge-span": [["merge", [[3], [1] * 13]], *ones(2), ["append", 4], *ones(9), ["append", 2]],
+    # A span on a wrapped ring with padding left is not here: mlx-lm hides one position too many of it (docs/parity.md).
+    "ring-merge-span": [["merge", [[3], [1] * 6]], *ones(1), ["append", 4], *ones(9), ["append", 2]],
     "ring-join": [["merge", [[3], [6]]], *ones(4), ["join", [[1] * 12, [2]]], *ones(10), ["filter", [2, 1]], *ones(2), ["extract", 1], *ones(9)],
     "ring-padded": [["prepare", [5, 17, 11]], ["append", 7], ["append", 10], ["finalize"], *ones(9), ["extract", 2], *ones(3)],
     "ring-padded-chunks": [["prepare", [3, 14]], ["append", 4], ["append", 4], ["append", 6], ["finalize"], *ones(9)],

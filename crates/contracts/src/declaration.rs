@@ -22,6 +22,27 @@ pub enum LayerKind {
         /// Positions a query sees, its own included.
         window: u32,
     },
+    /// One compressed vector and one shared rope key of every position (multi-head latent attention, arXiv 2405.04434).
+    Latent {
+        /// Values of the compressed vector.
+        rank: u32,
+        /// Values of the rope key.
+        rope_dim: u32,
+    },
+    /// A recurrence: the tail of a short convolution and a state of fixed size, whatever the length.
+    Recurrent {
+        /// Channels of the convolution.
+        channels: u32,
+        /// Positions that the convolution looks back.
+        tail: u32,
+        /// Values of one row's recurrent state.
+        state: u32,
+    },
+    /// Nothing: the layer reads what another has stored.
+    Shared {
+        /// Index of the layer it reads.
+        donor: u32,
+    },
 }
 
 /// Phases a graph implements beyond single-row prompt and decode, which every graph has.

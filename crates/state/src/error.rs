@@ -95,4 +95,28 @@ pub enum Error {
     /// Rows in different number formats have no common view.
     #[error("rows are stored in different number formats; extract one of them first")]
     MixedRows,
+    /// Something that a round must not change.
+    #[error("a round is open: until it ends, rows cannot join, leave, be copied or be trimmed")]
+    InRound,
+    /// More positions to keep than a round has appended.
+    #[error("cannot keep {asked} positions of row {row}: the round appended {appended}")]
+    Keep {
+        /// The row.
+        row: usize,
+        /// Positions to keep.
+        asked: usize,
+        /// Positions appended.
+        appended: usize,
+    },
+    /// A layer used as one of another kind.
+    #[error("{layer} was given {asked}")]
+    Kind {
+        /// What the layer keeps.
+        layer: &'static str,
+        /// What it was given.
+        asked: &'static str,
+    },
+    /// A recurrence over nothing.
+    #[error("a recurrence needs at least one input")]
+    NoInputs,
 }

@@ -112,7 +112,7 @@ impl Format {
             scores = scores.divide(&scores.number(cap)?)?.tanh()?.multiply_number(cap)?;
         }
         if let Some(mask) = mask {
-            scores = ops::where_(mask, &scores, &scores.number(lowest(scores.dtype()))?)?;
+            scores = ops::where_(mask, &scores, &lowest(&scores)?)?;
         }
         let out = self.mixed(&stored, &scores.softmax(-1, true)?)?;
         Ok(if repeats > 1 { out.reshape([b, heads, l, out.dim(-1)])? } else { out })
@@ -143,11 +143,11 @@ fn matrix(words: &Array, scales: &Array, biases: &Array, scheme: QuantScheme) ->
     Quantized { weight: words.clone(), scales: scales.clone(), biases: Some(biases.clone()), scheme }
 }
 
-/// The most negative finite value of a floating-point type.
-fn lowest(dtype: Dtype) -> f32 {
-    match dtype {
+/// The most negative finite number of an array's floating-point type.
+pub(crate) fn lowest(like: &Array) -> Result<Array> {
+    Ok(like.number(match like.dtype() {
         Dtype::Float16 => -65504.0,
         Dtype::Bfloat16 => f32::from_bits(0xff7f_0000),
         _ => f32::MIN,
-    }
+    })?)
 }

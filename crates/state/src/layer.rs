@@ -1,14 +1,18 @@
 //! What one layer keeps: the closed set of caches behind one contract, append then attend.
 
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::form::Form;
 use crate::mixed::MixedRows;
 use crate::plain::PlainCache;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
+use crate::recurrent::{Memory, Recurrence, RecurrentCache};
 use crate::rotating::RotatingCache;
+use crate::shared::SharedLayer;
+use std::rc::Rc;
 use strata_contracts::KernelSet;
-use strata_tensor::Array;
+use strata_tensor::{Array, ops};
 
 /// What a forward pass is for; it decides the order of reductions, not what is computed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,49 +41,12 @@ pub enum LayerState {
     Plain(PlainCache),
     /// Keys and values of the newest positions.
     Rotating(RotatingCache),
+    /// A recurrence's memory.
+    Recurrent(RecurrentCache),
+    /// Nothing of its own.
+    Shared(SharedLayer),
     /// Rows of a batch that are not all stored in one form.
     Mixed(MixedRows),
-}
-
-/// What every cache does, besides being cloned: arrays are shared by clones until one of them writes.
-pub(crate) trait Cache: Sized {
-    /// As [`LayerState::append`].
-    fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead>;
-
-    /// Gives up the newest `tokens` positions, at most [`Cache::trimmable`].
-    fn trim(&mut self, tokens: usize) -> Result<()>;
-
-    /// Positions that can be given up so that what is left is all that would be held without them.
-    fn trimmable(&self) -> usize;
-
-    /// What the newest query could see, in time order.
-    fn live(&self) -> Result<Option<Planes>>;
-
-    fn form(&self) -> &Form;
-
-    /// Every row's next position.
-    fn offsets(&self) -> Vec<i32>;
-
-    /// The same in the format that the form changes to.
-    fn converted(&self) -> Result<Self>;
-
-    /// Everything held.
-    fn arrays(&self) -> Vec<&Array>;
-
-    /// The rows of several caches, one below the other; those that hold less are padded on the left.
-    fn stack(caches: &[&Self]) -> Result<Self>;
-
-    /// The rows at these indices, in their order.
-    fn select(&self, indices: &[usize]) -> Result<Self>;
-
-    /// One row by itself, without padding and in memory of its own.
-    fn extract(&self, row: usize) -> Result<Self>;
-
-    /// Becomes a batch, of as many rows as there are lengths if it was empty, whose next positions are padded.
-    fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()>;
-
-    /// Moves padding on the right of rows to their left.
-    fn end_padded(&mut self) -> Result<()>;
 }
 
 /// The same expression for whichever cache it is.
@@ -88,6 +55,8 @@ macro_rules! each {
         match $layer {
             LayerState::Plain($cache) => $body,
             LayerState::Rotating($cache) => $body,
+            LayerState::Recurrent($cache) => $body,
+            LayerState::Shared($cache) => $body,
             LayerState::Mixed($cache) => $body,
         }
     };
@@ -103,18 +72,49 @@ impl LayerState {
         self.convert_due()?;
         let by_steps = phase == Phase::Committed && self.form().kernels == KernelSet::Reference;
         if !by_steps || keys.ndim() != 4 || keys.dim(2) <= 1 {
-            return each!(self, cache => cache.append(keys, values));
+            return self.append_span(keys, values);
         }
         let before = self.clone();
         let steps = (0..keys.dim(2)).map(|i| {
             let (keys, values) = (keys.slice_axis(2, i, i + 1)?, values.slice_axis(2, i, i + 1)?);
-            each!(self, cache => cache.append(&keys, &values))
+            self.append_span(&keys, &values)
         });
         let steps = steps.collect::<Result<_>>();
         if steps.is_err() {
             *self = before;
         }
         steps.map(AttentionRead::steps)
+    }
+
+    /// Runs a recurrence over what was computed of new positions alone, `[B, L, *]` each, and remembers them: outputs
+    /// `[B, L, *]`. With [`Phase::Committed`] the reference kernels run it position by position.
+    ///
+    /// # Errors
+    /// [`Error::Kind`] for a layer that is not recurrent, [`Error::NoInputs`], what the recurrence reports. The layer is
+    /// unchanged then.
+    pub fn recur(
+        &mut self,
+        inputs: &[Array],
+        recurrence: &Rc<dyn Recurrence>,
+        phase: Phase,
+    ) -> Result<Array> {
+        let name = self.name();
+        let by_steps = phase == Phase::Committed && self.form().kernels == KernelSet::Reference;
+        let Self::Recurrent(cache) = self else {
+            return Err(Error::Kind { layer: name, asked: "a recurrence" });
+        };
+        let length = inputs.first().map_or(0, |input| input.dim(1));
+        if !by_steps || length <= 1 {
+            return cache.recur(inputs, recurrence, phase);
+        }
+        let mut after = cache.clone();
+        let steps = (0..length).map(|i| {
+            let inputs = inputs.iter().map(|input| input.slice_axis(1, i, i + 1));
+            after.recur(&inputs.collect::<strata_tensor::Result<Vec<_>>>()?, recurrence, phase)
+        });
+        let outs = steps.collect::<Result<Vec<_>>>()?;
+        *cache = after;
+        Ok(ops::concatenate(&outs.iter().collect::<Vec<_>>(), 1)?)
     }
 
     /// The live keys and values, `[B, Hkv, T, D]` each, oldest first and as near as their format keeps them; `None` before
@@ -127,11 +127,16 @@ impl LayerState {
     }
 
     /// The live keys and values as they are stored, by name: `keys` and `values`, of affine formats also `keys.scales` and
-    /// so on; `[B, Hkv, T, *]` each.
+    /// so on; `[B, Hkv, T, *]` each. Of a recurrent layer `tail` and `state`.
     ///
     /// # Errors
     /// As [`LayerState::live`].
     pub fn live_parts(&self) -> Result<Vec<(&'static str, Array)>> {
+        if let Self::Recurrent(cache) = self {
+            let Memory { tail, state } = cache.memory();
+            let parts = [("tail", tail), ("state", state)].into_iter();
+            return Ok(parts.filter_map(|(name, part)| Some((name, part.clone()?))).collect());
+        }
         let Some(live) = self.live_planes()? else { return Ok(Vec::new()) };
         let names = self.form().format.names().iter().copied();
         Ok(names.zip(live.arrays().iter().cloned()).collect())
@@ -142,6 +147,8 @@ impl LayerState {
         match self {
             Self::Plain(_) => "a plain cache",
             Self::Rotating(_) => "a rotating cache",
+            Self::Recurrent(_) => "a recurrent memory",
+            Self::Shared(_) => "a shared layer",
             Self::Mixed(rows) => rows.name(),
         }
     }
@@ -150,6 +157,8 @@ impl LayerState {
         match self {
             Self::Plain(cache) => cache.live(),
             Self::Rotating(cache) => cache.live(),
+            Self::Recurrent(cache) => cache.live(),
+            Self::Shared(layer) => layer.live(),
             Self::Mixed(_) => Err(Error::MixedRows),
         }
     }
@@ -170,8 +179,14 @@ impl LayerState {
         each!(self, cache => cache.trim(tokens))
     }
 
-    pub(crate) fn offsets(&self) -> Vec<i32> {
-        each!(self, cache => cache.offsets())
+    /// Tokens of every row, without padding.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        each!(self, cache => cache.lengths())
+    }
+
+    /// As [`LayerState::append`], in the form that the layer has.
+    pub(crate) fn append_span(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
+        each!(self, cache => cache.append(keys, values))
     }
 
     pub(crate) fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()> {
@@ -182,12 +197,63 @@ impl LayerState {
         each!(self, cache => cache.end_padded())
     }
 
+    /// As [`Cache::begin`](crate::cache::Cache::begin), after a change of format that is due.
+    pub(crate) fn begin_round(&mut self) -> Result<Self> {
+        self.convert_due()?;
+        Ok(self.begin())
+    }
+
+    pub(crate) fn begin(&mut self) -> Self {
+        match self {
+            Self::Plain(cache) => Self::Plain(cache.begin()),
+            Self::Rotating(cache) => Self::Rotating(cache.begin()),
+            Self::Recurrent(cache) => Self::Recurrent(cache.begin()),
+            Self::Shared(layer) => Self::Shared(layer.begin()),
+            Self::Mixed(rows) => Self::Mixed(rows.begin()),
+        }
+    }
+
+    pub(crate) fn rollback(&mut self, before: Self) {
+        match (self, before) {
+            (Self::Plain(cache), Self::Plain(before)) => cache.rollback(before),
+            (Self::Rotating(cache), Self::Rotating(before)) => cache.rollback(before),
+            (Self::Recurrent(cache), Self::Recurrent(before)) => cache.rollback(before),
+            (Self::Shared(_), Self::Shared(_)) => {}
+            (Self::Mixed(rows), Self::Mixed(before)) => rows.rollback(before),
+            (layer, before) => *layer = before,
+        }
+    }
+
+    pub(crate) fn accept(&mut self, before: &Self) {
+        match (self, before) {
+            (Self::Plain(cache), Self::Plain(before)) => cache.accept(before),
+            (Self::Rotating(cache), Self::Rotating(before)) => cache.accept(before),
+            (Self::Recurrent(cache), Self::Recurrent(before)) => cache.accept(before),
+            (Self::Mixed(rows), Self::Mixed(before)) => rows.accept(before),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()> {
+        match (self, before) {
+            (Self::Plain(cache), Self::Plain(before)) => cache.commit(before, keep),
+            (Self::Rotating(cache), Self::Rotating(before)) => cache.commit(before, keep),
+            (Self::Recurrent(cache), Self::Recurrent(before)) => cache.commit(before, keep),
+            (Self::Shared(_), Self::Shared(_)) => Ok(()),
+            (Self::Mixed(rows), Self::Mixed(before)) => rows.commit(before, keep),
+            _ => Err(Error::InRound),
+        }
+    }
+
     /// The rows of several layers, one below the other.
     pub(crate) fn stack(layers: &[&Self]) -> Result<Self> {
+        if let Some(Self::Shared(layer)) = layers.first() {
+            return Ok(Self::Shared(layer.clone()));
+        }
         let mut groups = Vec::new();
         let mut before = 0;
         for layer in layers {
-            let rows = layer.offsets().len();
+            let rows = layer.lengths().len();
             groups.extend(
                 layer
                     .groups()
@@ -214,6 +280,8 @@ impl LayerState {
             None => Err(Error::NoRows),
             Some(Self::Plain(_)) => stacked!(Plain, PlainCache),
             Some(Self::Rotating(_)) => stacked!(Rotating, RotatingCache),
+            Some(Self::Recurrent(_)) => stacked!(Recurrent, RecurrentCache),
+            Some(Self::Shared(_)) => stacked!(Shared, SharedLayer),
             Some(Self::Mixed(_)) => Self::stack(layers),
         }
     }
@@ -222,6 +290,8 @@ impl LayerState {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.select(rows)?),
             Self::Rotating(cache) => Self::Rotating(cache.select(rows)?),
+            Self::Recurrent(cache) => Self::Recurrent(cache.select(rows)?),
+            Self::Shared(layer) => Self::Shared(layer.select(rows)?),
             Self::Mixed(mixed) => mixed.select(rows)?,
         })
     }
@@ -230,6 +300,8 @@ impl LayerState {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.extract(row)?),
             Self::Rotating(cache) => Self::Rotating(cache.extract(row)?),
+            Self::Recurrent(cache) => Self::Recurrent(cache.extract(row)?),
+            Self::Shared(layer) => Self::Shared(layer.extract(row)?),
             Self::Mixed(mixed) => mixed.extract(row)?,
         })
     }
@@ -238,7 +310,7 @@ impl LayerState {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.converted()?),
             Self::Rotating(cache) => Self::Rotating(cache.converted()?),
-            Self::Mixed(_) => self.clone(),
+            Self::Recurrent(_) | Self::Shared(_) | Self::Mixed(_) => self.clone(),
         })
     }
 
@@ -246,13 +318,13 @@ impl LayerState {
     fn groups(&self) -> Vec<(Vec<usize>, Self)> {
         match self {
             Self::Mixed(mixed) => mixed.groups().to_vec(),
-            uniform => vec![((0..uniform.offsets().len()).collect(), uniform.clone())],
+            uniform => vec![((0..uniform.lengths().len()).collect(), uniform.clone())],
         }
     }
 
     /// Changes the format of rows that have become long enough for it.
     fn convert_due(&mut self) -> Result<()> {
-        let is_due = |layer: &Self, row: usize| layer.form().is_due(layer.offsets()[row].max(0) as usize);
+        let is_due = |layer: &Self, row: usize| layer.form().is_due(layer.lengths()[row]);
         let groups = match self {
             Self::Mixed(mixed) => mixed.groups(),
             uniform if uniform.form().later.is_none() => return Ok(()),

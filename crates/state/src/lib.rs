@@ -9,6 +9,7 @@
 //! that share keys rotate at the same position, whatever has been appended meanwhile.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod error;
 mod form;
 mod format;
@@ -18,8 +19,11 @@ mod mixed;
 mod plain;
 mod planes;
 mod read;
+mod recurrent;
 mod rotating;
+mod round;
 mod rows;
+mod shared;
 mod state;
 
 pub use error::{Error, Result};
@@ -27,5 +31,8 @@ pub use layer::{LayerState, Phase, Side};
 pub use mixed::MixedRows;
 pub use plain::PlainCache;
 pub use read::AttentionRead;
+pub use recurrent::{Memory, Recurrence, RecurrentCache, RecurrentSpan};
 pub use rotating::RotatingCache;
+pub use round::Round;
+pub use shared::SharedLayer;
 pub use state::{Positions, State};

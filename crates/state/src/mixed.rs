@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::form::Form;
-use crate::layer::{LayerState, Phase, Side};
+use crate::layer::{LayerState, Side};
 use crate::read::AttentionRead;
 use strata_tensor::Array;
 
@@ -46,7 +46,7 @@ impl MixedRows {
     }
 
     pub(crate) fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
-        let rows = self.offsets().len();
+        let rows = self.lengths().len();
         if keys.dim(0) as usize != rows {
             let &Form { kv_heads, head_dim, .. } = self.form();
             let (keys, values) = (keys.shape(), values.shape());
@@ -58,7 +58,7 @@ impl MixedRows {
                 let indices: Vec<i32> = rows.iter().map(|&row| row as i32).collect();
                 a.take(&Array::from_slice(&indices, [indices.len() as i32])?, 0)
             };
-            let read = layer.append(&rows_of(keys)?, &rows_of(values)?, Phase::Window)?;
+            let read = layer.append_span(&rows_of(keys)?, &rows_of(values)?)?;
             Ok((rows.clone(), read))
         });
         let read = AttentionRead::groups(reads.collect::<Result<_>>()?);
@@ -71,12 +71,12 @@ impl MixedRows {
         self.0[0].1.form()
     }
 
-    pub(crate) fn offsets(&self) -> Vec<i32> {
-        let mut offsets = vec![0; self.0.iter().map(|(rows, _)| rows.len()).sum()];
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        let mut lengths = vec![0; self.0.iter().map(|(rows, _)| rows.len()).sum()];
         for (rows, layer) in &self.0 {
-            rows.iter().zip(layer.offsets()).for_each(|(&row, offset)| offsets[row] = offset);
+            rows.iter().zip(layer.lengths()).for_each(|(&row, length)| lengths[row] = length);
         }
-        offsets
+        lengths
     }
 
     pub(crate) fn arrays(&self) -> Vec<&Array> {
@@ -89,6 +89,25 @@ impl MixedRows {
 
     pub(crate) fn trim(&mut self, tokens: usize) -> Result<()> {
         self.0.iter_mut().try_for_each(|(_, layer)| layer.trim(tokens))
+    }
+
+    pub(crate) fn begin(&mut self) -> Self {
+        Self(self.0.iter_mut().map(|(rows, layer)| (rows.clone(), layer.begin())).collect())
+    }
+
+    pub(crate) fn rollback(&mut self, before: Self) {
+        self.0.iter_mut().zip(before.0).for_each(|((_, layer), (_, before))| layer.rollback(before));
+    }
+
+    pub(crate) fn accept(&mut self, before: &Self) {
+        self.0.iter_mut().zip(&before.0).for_each(|((_, layer), (_, before))| layer.accept(before));
+    }
+
+    pub(crate) fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()> {
+        self.0.iter_mut().zip(&before.0).try_for_each(|((rows, layer), (_, before))| {
+            let keep: Vec<usize> = rows.iter().map(|&row| keep[row]).collect();
+            layer.commit(before, &keep)
+        })
     }
 
     pub(crate) fn select(&self, indices: &[usize]) -> Result<LayerState> {
@@ -112,7 +131,7 @@ impl MixedRows {
                 return layer.extract(local);
             }
         }
-        Err(Error::NoSuchRow { row, rows: self.offsets().len() })
+        Err(Error::NoSuchRow { row, rows: self.lengths().len() })
     }
 
     pub(crate) fn begin_padded(&mut self, lengths: &[usize], side: Side) -> Result<()> {

@@ -1,9 +1,10 @@
 //! Keys and values of every position, in buffers that grow in steps (mlx-lm's `KVCache` and, for rows of different lengths,
 //! `BatchKVCache`, models/cache.py).
 
+use crate::cache::Cache;
 use crate::error::Result;
 use crate::form::Form;
-use crate::layer::{Cache, Side};
+use crate::layer::Side;
 use crate::mask::{Seen, Span};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
@@ -67,13 +68,49 @@ impl Cache for PlainCache {
         &self.form
     }
 
-    fn offsets(&self) -> Vec<i32> {
-        self.all_rows().offsets().to_vec()
+    fn lengths(&self) -> Vec<usize> {
+        self.all_rows().lengths()
     }
 
     fn converted(&self) -> Result<Self> {
         let (form, stored) = self.form.converted(self.live()?.as_ref())?;
         Ok(Self { form, stored, ..self.clone() })
+    }
+
+    /// Going back is giving up the newest positions, so no array is held on to and writing stays in place.
+    fn begin(&mut self) -> Self {
+        let before = Self { stored: None, ..self.clone() };
+        self.form.later = None;
+        before
+    }
+
+    fn rollback(&mut self, before: Self) {
+        let stored = self.stored.take().filter(|_| before.length > 0);
+        *self = Self { stored, ..before };
+    }
+
+    fn accept(&mut self, before: &Self) {
+        self.form.later.clone_from(&before.form.later);
+    }
+
+    fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()> {
+        let most = keep.iter().copied().max().unwrap_or(0);
+        let mut after = Self { stored: self.stored.clone(), ..before.clone() };
+        after.length += most;
+        after.rows.iter_mut().for_each(|rows| rows.advance(most));
+        if keep.iter().any(|&n| n < most) {
+            let mut rows = after.all_rows();
+            rows.shift(&keep.iter().map(|&n| (most - n) as i32).collect::<Vec<_>>());
+            // Padding that all rows have goes, lest rounds in which rows take turns pile it up.
+            let surplus = rows.padding().iter().copied().min().unwrap_or(0);
+            let shifts: Vec<i32> = keep.iter().map(|&n| (most - n) as i32 - surplus).collect();
+            after.stored = after.stored.map(|stored| stored.roll_rows(&shifts)).transpose()?;
+            rows.drop_oldest(surplus);
+            after.length -= surplus as usize;
+            after.rows = Some(rows);
+        }
+        *self = after;
+        Ok(())
     }
 
     fn arrays(&self) -> Vec<&Array> {

@@ -2,10 +2,10 @@
 
 use crate::error::Result;
 use crate::form::Form;
-use crate::format::Format;
+use crate::format::{Format, lowest};
 use crate::mask::{Masks, Seen, Span};
 use crate::planes::Planes;
-use strata_tensor::fast::Mask;
+use strata_tensor::fast::{self, Mask};
 use strata_tensor::{Array, ops};
 
 /// A read of a layer's keys and values by the queries of the positions just appended. It stays valid, and means the same,
@@ -66,20 +66,57 @@ impl AttentionRead {
         self.read(queries, scale, Some(cap))
     }
 
+    /// Multi-head latent attention (arXiv 2405.04434) of a latent layer, whose keys are the compressed vectors `[B, 1, S, R]`
+    /// and whose values are the rope keys `[B, 1, S, Dr]`: `softmax(scale · (Q Cᵀ + Qr Krᵀ) + mask) C`. Queries
+    /// `[B, H, L, R]`, already multiplied into the compressed space, and rope queries `[B, H, L, Dr]` -> `[B, H, L, R]`. In
+    /// mlx-lm's order of operations (models/deepseek_v3.py).
+    ///
+    /// # Errors
+    /// What MLX reports of shapes that do not fit.
+    pub fn attend_latent(&self, queries: &Array, rope_queries: &Array, scale: f32) -> Result<Array> {
+        self.attend_expanded(queries, rope_queries, scale, &|latent| Ok((latent.clone(), latent.clone())))
+    }
+
+    /// [`AttentionRead::attend_latent`] with keys `[B, H, S, Dn]` and values `[B, H, S, Dv]` that `expand` makes of the
+    /// compressed vectors, and queries `[B, H, L, Dn]`: cheaper for long spans. -> `[B, H, L, Dv]`.
+    ///
+    /// # Errors
+    /// What MLX reports of shapes that do not fit; what `expand` reports.
+    pub fn attend_expanded(
+        &self,
+        queries: &Array,
+        rope_queries: &Array,
+        scale: f32,
+        expand: &dyn Fn(&Array) -> Result<(Array, Array)>,
+    ) -> Result<Array> {
+        if let Reads::Span(read) = &self.0 {
+            return read.latent(queries, rope_queries, scale, expand);
+        }
+        let both = ops::concatenate(&[queries, rope_queries], -1)?;
+        let width = queries.dim(-1);
+        self.each(&both, &|read, both| {
+            let (queries, rope) = (both.slice_axis(3, 0, width)?, both.slice_axis(3, width, both.dim(3))?);
+            read.latent(&queries, &rope, scale, expand)
+        })
+    }
+
     fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
+        self.each(queries, &|read, queries| read.read(queries, scale, cap))
+    }
+
+    fn each(&self, queries: &Array, attend: &dyn Fn(&SpanRead, &Array) -> Result<Array>) -> Result<Array> {
         match &self.0 {
-            Reads::Span(read) => read.read(queries, scale, cap),
+            Reads::Span(read) => attend(read, queries),
             Reads::Steps(reads) => {
                 let outs = reads
                     .iter()
                     .zip(0..)
-                    .map(|(read, i)| read.read(&queries.slice_axis(2, i, i + 1)?, scale, cap));
+                    .map(|(read, i)| read.each(&queries.slice_axis(2, i, i + 1)?, attend));
                 joined(&outs.collect::<Result<Vec<_>>>()?, 2)
             }
             Reads::Groups { reads, order } => {
-                let outs = reads
-                    .iter()
-                    .map(|(rows, read)| read.read(&queries.take(&indices(rows)?, 0)?, scale, cap));
+                let outs =
+                    reads.iter().map(|(rows, read)| read.each(&queries.take(&indices(rows)?, 0)?, attend));
                 let stacked = joined(&outs.collect::<Result<Vec<_>>>()?, 0)?;
                 Ok(stacked.take(&indices(order)?, 0)?)
             }
@@ -101,6 +138,30 @@ impl SpanRead {
         }
         let mask = self.mask(queries)?;
         self.format.by_hand(&self.stored, queries, scale, cap, mask.as_ref())
+    }
+
+    fn latent(
+        &self,
+        queries: &Array,
+        rope_queries: &Array,
+        scale: f32,
+        expand: &dyn Fn(&Array) -> Result<(Array, Array)>,
+    ) -> Result<Array> {
+        let (latent, rope_keys) = self.format.decode(&self.stored)?;
+        let mut bias = rope_queries.multiply_number(scale)?.matmul(&rope_keys.swapaxes(-1, -2)?)?; // [B, H, L, S]
+        let mask = match &self.seen {
+            Seen::All => None,
+            Seen::Causal => {
+                Some(self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?)
+            }
+            Seen::Array(array) => Some(array.clone()),
+        };
+        if let Some(mask) = mask {
+            bias = ops::where_(&mask, &bias, &lowest(&bias)?)?;
+        }
+        let (keys, values) = expand(&latent)?;
+        let mask = Mask::Array(&bias);
+        Ok(fast::scaled_dot_product_attention(queries, &keys, &values, scale, mask, None)?)
     }
 
     /// The mask as an array that broadcasts to scores `[B, Hkv, (Hq/Hkv,) L, S]`.

@@ -1,11 +1,15 @@
 //! Keys and values of the newest positions only, in a ring (mlx-lm's `RotatingKVCache` and, for rows of different lengths,
-//! `BatchRotatingKVCache`, models/cache.py). Single
-//! positions are written over the oldest one, in place; spans are put behind the ring in time order, so that a span's
-//! first query still sees a whole window. Attention reads the ring as it lies: the order of sums is mlx-lm's.
+//! `BatchRotatingKVCache`, models/cache.py). Single positions are written over the oldest one, in place; spans are put
+//! behind the ring in time order, so that a span's first query still sees a whole window. Attention reads the ring as it
+//! lies: the order of sums is mlx-lm's.
+//!
+//! A round keeps the ring from before it and what was appended since. What is kept of that is then written as single
+//! positions, so the ring lies as it would without the rest.
 
+use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::form::Form;
-use crate::layer::{Cache, Side};
+use crate::layer::Side;
 use crate::mask::{Seen, Span};
 use crate::plain::STEP;
 use crate::planes::Planes;
@@ -28,6 +32,8 @@ pub struct RotatingCache {
     next: usize,
     /// `None`: no row is padded, nor is one expected to be. Padding is counted in time order.
     rows: Option<Rows>,
+    /// What has been appended in the round that is open.
+    round: Option<Vec<Planes>>,
 }
 
 /// What an append leaves.
@@ -48,7 +54,7 @@ impl RotatingCache {
 
     pub(crate) fn of_form(form: Form, window: u32) -> Self {
         let window = window.max(1) as usize;
-        Self { form, window, keep: 0, stored: None, length: 0, next: 0, rows: None }
+        Self { form, window, keep: 0, stored: None, length: 0, next: 0, rows: None, round: None }
     }
 
     /// Never overwrites the first `keep` positions, of which there are fewer than the ring has.
@@ -62,22 +68,11 @@ impl RotatingCache {
 impl Cache for RotatingCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
         let new = self.form.planes(keys, values, self.row_count())?;
-        let (added, length) = (new.len(), self.length + new.len());
-        let in_place = added == 1 && !self.rows.as_ref().is_some_and(Rows::are_open);
-        let seen = self.seen(added, in_place)?;
-        let Appended { stored, next, dropped, shifts } =
-            if in_place { self.with_one(&new)? } else { self.with_span(new)? };
-        let live = stored.slice(0, length.min(stored.len()))?;
-        let read = self.form.read(live, seen);
-        (self.stored, self.length, self.next) = (Some(stored), length, next);
-        if let Some(rows) = &mut self.rows {
-            if let Some(shifts) = shifts {
-                rows.shift(&shifts);
-            }
-            rows.drop_oldest(dropped as i32);
-            rows.advance(added);
-        }
-        Ok(read)
+        let in_place = new.len() == 1 && !self.rows.as_ref().is_some_and(Rows::are_open);
+        let seen = self.seen(new.len(), in_place)?;
+        let live = self.push(&new, in_place)?;
+        self.round.iter_mut().for_each(|round| round.push(new.clone()));
+        Ok(self.form.read(live, seen))
     }
 
     fn trim(&mut self, tokens: usize) -> Result<()> {
@@ -87,21 +82,24 @@ impl Cache for RotatingCache {
         let Some(ordered) = self.in_time_order()? else { return Ok(()) };
         let left = ordered.len() - tokens;
         self.stored = if left == 0 { None } else { Some(ordered.slice(0, left)?) };
-        self.length -= tokens;
+        self.length = if self.rows.is_some() { left } else { self.length - tokens };
         self.next = left;
         self.rows.iter_mut().for_each(|rows| rows.retreat(tokens));
         Ok(())
     }
 
     fn trimmable(&self) -> usize {
-        let held = self.stored.as_ref().map_or(0, |stored| stored.len().min(self.length));
-        let surplus = held.saturating_sub(self.window);
-        match &self.rows {
-            None if held == self.length => held,
-            Some(rows) if self.length < self.window => rows.shortest(),
-            Some(rows) => rows.shortest().min(surplus),
-            None => surplus,
-        }
+        let stored = self.stored.as_ref().map_or(0, |stored| stored.len().min(self.length)) as i32;
+        let rows = self.all_rows();
+        let possible = rows.padding().iter().zip(rows.offsets()).map(|(padding, &offset)| {
+            let held = stored - (*padding).max(0);
+            if held >= offset {
+                offset.max(0) as usize
+            } else {
+                (held.max(0) as usize).saturating_sub(self.window)
+            }
+        });
+        possible.min().unwrap_or(0)
     }
 
     fn live(&self) -> Result<Option<Planes>> {
@@ -114,13 +112,45 @@ impl Cache for RotatingCache {
         &self.form
     }
 
-    fn offsets(&self) -> Vec<i32> {
-        self.all_rows().offsets().to_vec()
+    fn lengths(&self) -> Vec<usize> {
+        self.all_rows().lengths()
     }
 
     fn converted(&self) -> Result<Self> {
         let (form, stored) = self.form.converted(self.stored.as_ref())?;
         Ok(Self { form, stored, ..self.clone() })
+    }
+
+    fn begin(&mut self) -> Self {
+        let before = self.clone();
+        self.form.later = None;
+        self.round = Some(Vec::new());
+        before
+    }
+
+    fn rollback(&mut self, before: Self) {
+        *self = before;
+    }
+
+    fn accept(&mut self, before: &Self) {
+        self.form.later.clone_from(&before.form.later);
+        self.round = None;
+    }
+
+    fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()> {
+        let most = keep.iter().copied().max().unwrap_or(0);
+        let round = self.round.take().unwrap_or_default();
+        let mut after = before.clone();
+        if most > 0 {
+            let kept = Planes::concatenate(&round.iter().collect::<Vec<_>>())?.slice(0, most)?;
+            if keep.iter().all(|&n| n == most) {
+                (0..most).try_for_each(|i| after.push(&kept.slice(i, i + 1)?, true).map(drop))?;
+            } else {
+                after.push_uneven(&kept, keep)?;
+            }
+        }
+        *self = after;
+        Ok(())
     }
 
     fn arrays(&self) -> Vec<&Array> {
@@ -197,6 +227,23 @@ impl Cache for RotatingCache {
 }
 
 impl RotatingCache {
+    /// Stores new positions; gives what attention may see.
+    fn push(&mut self, new: &Planes, in_place: bool) -> Result<Planes> {
+        let Appended { stored, next, dropped, shifts } =
+            if in_place { self.with_one(new)? } else { self.with_span(new)? };
+        let length = self.length + new.len();
+        let live = stored.slice(0, length.min(stored.len()))?;
+        (self.stored, self.length, self.next) = (Some(stored), length, next);
+        if let Some(rows) = &mut self.rows {
+            if let Some(shifts) = shifts {
+                rows.shift(&shifts);
+            }
+            rows.drop_oldest(dropped as i32);
+            rows.advance(new.len());
+        }
+        Ok(live)
+    }
+
     /// What `queries` new positions see of what is stored once they are.
     fn seen(&self, queries: usize, in_place: bool) -> Result<Seen> {
         let before = self.length.min(self.window - 1);
@@ -209,7 +256,8 @@ impl RotatingCache {
             });
         };
         let overwrites = in_place && self.length >= self.window;
-        let surplus = (self.next + usize::from(!in_place)).saturating_sub(self.window);
+        let held = if self.wrapped() { self.window } else { self.next };
+        let surplus = (held + usize::from(!in_place)).saturating_sub(self.window);
         let dropped = (surplus + usize::from(overwrites)) as i32;
         span.padding = Some(rows.padding().iter().map(|padding| padding - dropped).collect());
         if overwrites {
@@ -221,13 +269,13 @@ impl RotatingCache {
     /// The ring with one more position in place.
     fn with_one(&self, new: &Planes) -> Result<Appended> {
         let (mut stored, mut next) = match &self.stored {
-            Some(stored) if self.length < stored.len() || stored.len() >= self.window => {
+            Some(stored) if self.next < stored.len() || stored.len() >= self.window => {
                 (stored.clone(), self.next)
             }
             stored => {
-                let room = new.room(STEP.min(self.window - self.length))?;
+                let room = new.room(STEP.min(self.window - self.next))?;
                 let parts: Vec<&Planes> = stored.iter().chain([&room]).collect();
-                (Planes::concatenate(&parts)?, self.length)
+                (Planes::concatenate(&parts)?, self.next)
             }
         };
         let surplus = stored.len().saturating_sub(self.window);
@@ -243,19 +291,38 @@ impl RotatingCache {
     }
 
     /// The newest `window - 1` positions in time order with a span behind them.
-    fn with_span(&self, new: Planes) -> Result<Appended> {
+    fn with_span(&self, new: &Planes) -> Result<Appended> {
         let Some(mut old) = self.in_time_order()? else {
             let next = new.len();
-            return Ok(Appended { stored: new, next, dropped: 0, shifts: None });
+            return Ok(Appended { stored: new.clone(), next, dropped: 0, shifts: None });
         };
         let shifts = self.rows.as_ref().and_then(Rows::overhang);
         if let Some(shifts) = &shifts {
             old = old.roll_rows(shifts)?;
         }
         let dropped = (old.len() + 1).saturating_sub(self.window);
-        let stored = Planes::concatenate(&[&self.without_oldest(&old, dropped)?, &new])?;
+        let stored = Planes::concatenate(&[&self.without_oldest(&old, dropped)?, new])?;
         let next = stored.len();
         Ok(Appended { stored, next, dropped, shifts })
+    }
+
+    /// Stores the first `keep` of new positions of each row; the ring lies in time order then.
+    fn push_uneven(&mut self, new: &Planes, keep: &[usize]) -> Result<()> {
+        let old = self.in_time_order()?;
+        let parts: Vec<&Planes> = old.iter().chain([new]).collect();
+        let shifts: Vec<i32> = keep.iter().map(|&n| (new.len() - n) as i32).collect();
+        let all = Planes::concatenate(&parts)?.roll_rows(&shifts)?;
+        let dropped = all.len().saturating_sub(self.window);
+        let stored = all.slice(dropped, all.len())?;
+        self.length += new.len();
+        self.next = stored.len();
+        self.stored = Some(stored);
+        let mut rows = self.all_rows();
+        rows.advance(new.len());
+        rows.shift(&shifts);
+        rows.drop_oldest(dropped as i32);
+        self.rows = Some(rows);
+        Ok(())
     }
 
     /// What is stored, oldest first.

@@ -34,6 +34,12 @@ impl Rows {
         &self.offsets
     }
 
+    /// Tokens of each row, without padding.
+    pub(crate) fn lengths(&self) -> Vec<usize> {
+        let end = |row: usize| self.ends.as_ref().map_or(i32::MAX, |ends| ends[row]);
+        self.offsets.iter().enumerate().map(|(row, &offset)| offset.min(end(row)).max(0) as usize).collect()
+    }
+
     /// True while rows padded on the right are read together.
     pub(crate) fn are_open(&self) -> bool {
         self.ends.is_some()
@@ -91,9 +97,27 @@ impl Rows {
         over.iter().any(|&n| n > 0).then_some(over)
     }
 
-    /// Moves each row right.
+    /// Where the real ones of the next `length` positions begin and end, for each row; `None` if all are real.
+    pub(crate) fn real(&self, length: usize) -> Option<(Vec<i32>, Vec<i32>)> {
+        let length = length as i32;
+        let first: Vec<i32> = self.offsets.iter().map(|&offset| (-offset).clamp(0, length)).collect();
+        let end: Vec<i32> = match &self.ends {
+            Some(ends) => {
+                ends.iter().zip(&self.offsets).map(|(end, offset)| (end - offset).clamp(0, length)).collect()
+            }
+            None => vec![length; first.len()],
+        };
+        let all = first.iter().all(|&n| n == 0) && end.iter().all(|&n| n == length);
+        (!all).then_some((first, end))
+    }
+
+    /// Moves each row right; what comes around the end is padding.
     pub(crate) fn shift(&mut self, shifts: &[i32]) {
-        self.padding.iter_mut().zip(shifts).for_each(|(padding, shift)| *padding += shift);
+        self.padding.iter_mut().zip(shifts).for_each(|(padding, shift)| {
+            if *shift != 0 {
+                *padding = (*padding).max(0) + shift;
+            }
+        });
         self.offsets.iter_mut().zip(shifts).for_each(|(offset, shift)| *offset -= shift);
     }
 
@@ -114,6 +138,10 @@ impl Rows {
 
     /// These rows and then those of `other`.
     pub(crate) fn extend(&mut self, other: &Self) {
+        if self.ends.is_some() || other.ends.is_some() {
+            let ends = |rows: &Self| rows.ends.clone().unwrap_or_else(|| vec![i32::MAX; rows.count()]);
+            self.ends = Some([ends(self), ends(other)].concat());
+        }
         self.padding.extend(&other.padding);
         self.offsets.extend(&other.offsets);
     }

@@ -8,8 +8,10 @@ use crate::format::Format;
 use crate::layer::{LayerState, Side};
 use crate::mask::Masks;
 use crate::plain::PlainCache;
+use crate::recurrent::RecurrentCache;
 use crate::rotating::RotatingCache;
 use crate::rows::Rows;
+use crate::shared::SharedLayer;
 use strata_contracts::{Composition, LayerKind};
 use strata_tensor::{Array, eval};
 
@@ -25,11 +27,13 @@ pub enum Positions {
 /// What all layers of a graph keep of a sequence, or of a batch of them.
 #[derive(Debug, Clone)]
 pub struct State {
-    layers: Vec<LayerState>,
+    pub(crate) layers: Vec<LayerState>,
     /// Of a batch, the longest row's.
-    position: usize,
+    pub(crate) position: usize,
     /// `None` for a single sequence.
-    rows: Option<Rows>,
+    pub(crate) rows: Option<Rows>,
+    /// True while a [`Round`](crate::Round) is open.
+    pub(crate) in_round: bool,
 }
 
 impl State {
@@ -50,6 +54,12 @@ impl State {
                 LayerKind::Full { kv_heads, head_dim } => {
                     LayerState::Plain(PlainCache::of_form(form(kv_heads, head_dim)?))
                 }
+                LayerKind::Latent { rank, rope_dim } => {
+                    Format::of_layer(&kv.format, layer, rope_dim)?;
+                    LayerState::Plain(PlainCache::of_form(form(1, rank)?))
+                }
+                LayerKind::Recurrent { .. } => LayerState::Recurrent(RecurrentCache::new(kernels)),
+                LayerKind::Shared { donor } => LayerState::Shared(SharedLayer::new(donor as usize, kernels)),
                 LayerKind::Sliding { kv_heads, head_dim, window } => {
                     LayerState::Rotating(RotatingCache::of_form(form(kv_heads, head_dim)?, window))
                 }
@@ -60,7 +70,7 @@ impl State {
 
     /// Empty state of caches made one by one.
     pub fn of_layers(layers: Vec<LayerState>) -> Self {
-        Self { layers, position: 0, rows: None }
+        Self { layers, position: 0, rows: None, in_round: false }
     }
 
     /// Number of layers.
@@ -104,7 +114,8 @@ impl State {
 
     /// Positions that can be given up: a ring that has overwritten what came before them cannot go back.
     pub fn trimmable(&self) -> usize {
-        self.layers.iter().map(LayerState::trimmable).min().unwrap_or(self.position)
+        let shortest = self.row_positions().into_iter().min().unwrap_or(0);
+        self.layers.iter().map(LayerState::trimmable).min().unwrap_or(shortest).min(shortest)
     }
 
     /// Gives up the newest `tokens` positions of every row.
@@ -112,6 +123,9 @@ impl State {
     /// # Errors
     /// [`Error::Trim`] when a layer cannot go back so far; nothing is changed then.
     pub fn trim(&mut self, tokens: usize) -> Result<()> {
+        if self.in_round {
+            return Err(Error::InRound);
+        }
         for (layer, state) in self.layers.iter().enumerate() {
             let possible = state.trimmable();
             if tokens > possible {
@@ -174,7 +188,7 @@ impl State {
         for state in states {
             rows.extend(&state.all_rows());
         }
-        Self { layers, position: 0, rows: Some(rows) }.prepared()
+        Self { layers, position: 0, rows: Some(rows), in_round: false }.prepared()
     }
 
     /// The rows of `other` join this batch, behind its own.
@@ -197,7 +211,8 @@ impl State {
         }
         indices.iter().try_for_each(|&row| self.check_row(row))?;
         let layers = self.layers.iter().map(|layer| layer.select(indices)).collect::<Result<_>>()?;
-        *self = Self { layers, position: 0, rows: Some(self.all_rows().select(indices)) }.prepared()?;
+        let rows = Some(self.all_rows().select(indices));
+        *self = Self { layers, position: 0, rows, in_round: false }.prepared()?;
         Ok(())
     }
 
@@ -209,7 +224,8 @@ impl State {
         self.check_closed()?;
         self.check_row(row)?;
         let layers = self.layers.iter().map(|layer| layer.extract(row)).collect::<Result<_>>()?;
-        Self { layers, position: self.row_positions()[row], rows: None }.prepared()
+        let position = self.row_positions()[row];
+        Self { layers, position, rows: None, in_round: false }.prepared()
     }
 
     /// A copy that ends at `position`; the two go separate ways from there.
@@ -257,6 +273,9 @@ impl State {
     /// # Errors
     /// What MLX reports; the batch is as it was then.
     pub fn end_padded(&mut self) -> Result<()> {
+        if self.in_round {
+            return Err(Error::InRound);
+        }
         let mut after = self.clone();
         after.layers.iter_mut().try_for_each(LayerState::end_padded)?;
         if let Some(rows) = &mut after.rows {
@@ -274,6 +293,9 @@ impl State {
     }
 
     fn check_closed(&self) -> Result<()> {
+        if self.in_round {
+            return Err(Error::InRound);
+        }
         if self.rows.as_ref().is_some_and(Rows::are_open) { Err(Error::OpenRows) } else { Ok(()) }
     }
 
@@ -285,9 +307,14 @@ impl State {
     /// Evaluated, so that nothing can fail once it has replaced what it was made from.
     fn prepared(mut self) -> Result<Self> {
         eval(self.arrays())?;
+        self.settle_position();
+        Ok(self)
+    }
+
+    /// The position of a batch is its longest row's.
+    pub(crate) fn settle_position(&mut self) {
         if self.rows.is_some() {
             self.position = self.row_positions().into_iter().max().unwrap_or(0);
         }
-        Ok(self)
     }
 }

@@ -1,0 +1,114 @@
+//! Every cache against a model that keeps whole histories: random sequences of operations on sequences and batches.
+//!
+//! After every forward pass the outputs of attention are near those of a plain computation in f64; at the end every row,
+//! copied out, holds exactly the bits of its newest positions. A round that is ended leaves a state that continues bit for
+//! bit like one that never saw what was rejected.
+
+mod support;
+
+use proptest::prelude::*;
+use strata_contracts::{KvFormat, KvScheme, QuantScheme};
+use support::{Row, World, layers};
+
+/// What is done next. Numbers choose among what is possible at that moment.
+#[derive(Debug, Clone)]
+enum Op {
+    /// Positions, and whether they count as known ones.
+    Append(usize, bool),
+    Trim(usize),
+    /// New rows, of these lengths, join.
+    Join(Vec<usize>),
+    /// These rows stay.
+    Filter(Vec<usize>),
+    Extract(usize),
+    /// A copy goes on, after giving up some positions.
+    Fork(usize),
+    /// The next positions of each row, read together in spans of at most a length.
+    Padded(Vec<usize>, usize, bool),
+    /// Spans appended on trial, and how many positions of each row are kept; `None` drops the round.
+    Round(Vec<usize>, Option<Vec<usize>>),
+    /// A pass on trial that is accepted as it is.
+    Accept(usize),
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        6 => (1..7usize, any::<bool>()).prop_map(|(n, known)| Op::Append(n, known)),
+        6 => Just(Op::Append(1, false)),
+        1 => (0..6usize).prop_map(Op::Trim),
+        2 => prop::collection::vec(0..9usize, 1..3).prop_map(Op::Join),
+        2 => prop::collection::vec(0..8usize, 1..4).prop_map(Op::Filter),
+        1 => (0..8usize).prop_map(Op::Extract),
+        1 => (0..4usize).prop_map(Op::Fork),
+        2 => (prop::collection::vec(1..8usize, 4), 1..6usize, any::<bool>())
+            .prop_map(|(lengths, span, left)| Op::Padded(lengths, span, left)),
+        4 => (prop::collection::vec(1..5usize, 1..3), prop::option::of(prop::collection::vec(0..9usize, 4)))
+            .prop_map(|(spans, keep)| Op::Round(spans, keep)),
+        1 => (1..5usize).prop_map(Op::Accept),
+    ]
+}
+
+fn apply(world: &mut World, op: Op) {
+    match op {
+        Op::Append(n, known) => world.append(n, known),
+        Op::Trim(n) => world.trim(n),
+        Op::Join(lengths) if world.rows.len() < 4 => world.join(&lengths),
+        Op::Filter(rows) => {
+            let rows: Vec<usize> = rows.iter().map(|r| r % world.rows.len()).collect();
+            world.filter(&rows);
+        }
+        Op::Extract(row) => world.extract(row % world.rows.len()),
+        Op::Fork(n) => world.fork(n),
+        Op::Padded(lengths, span, left) => world.padded(&lengths, span, left),
+        Op::Round(spans, keep) => world.round(&spans, keep.as_deref()),
+        Op::Accept(n) => world.accept(n),
+        Op::Join(_) => {}
+    }
+}
+
+fn run(kv: &KvScheme, window: u32, head_dim: u32, prompt: usize, ops: Vec<Op>) {
+    let mut world = World::new(kv.clone(), layers(window, head_dim), Row::default());
+    if prompt > 0 {
+        world.append(prompt, false);
+    }
+    for op in ops {
+        apply(&mut world, op);
+    }
+    world.check_rows();
+}
+
+/// Sequences of one test; all tests together make more than 20,000.
+const CASES: u32 = 5_050;
+
+fn config() -> ProptestConfig {
+    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
+}
+
+fn affine(bits: u32, start: u32) -> KvScheme {
+    let format = KvFormat::Affine(QuantScheme::affine(bits, 32).expect("a scheme"));
+    KvScheme { format, start, ..KvScheme::default() }
+}
+
+proptest! {
+    #![proptest_config(config())]
+
+    #[test]
+    fn plain_and_rotating(window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(&KvScheme::default(), window, 3, prompt, ops);
+    }
+
+    #[test]
+    fn plain_and_rotating_again(window in 2..5u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(&KvScheme::default(), window, 5, prompt, ops);
+    }
+
+    #[test]
+    fn quantized_from_the_start(window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(&affine(8, 0), window, 32, prompt, ops);
+    }
+
+    #[test]
+    fn quantized_later(start in 1..12u32, window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(&affine(4, start), window, 32, prompt, ops);
+    }
+}
