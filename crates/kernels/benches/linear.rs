@@ -7,7 +7,8 @@ use half::{bf16, f16};
 use std::hint::black_box;
 use strata_contracts::QuantScheme;
 use strata_kernels::host::element::Floats;
-use strata_kernels::linear::{Activation, Arithmetic, Call, Finish, Linear, Matrix, Norm, host};
+use strata_kernels::linear::host::{self, Call, Finish, Linear, Matrix, Norm};
+use strata_kernels::linear::{Activation, Arithmetic};
 use strata_kernels::matmul::Plain;
 use strata_kernels::quantized_matmul::Quantized;
 

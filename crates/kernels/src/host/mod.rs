@@ -2,6 +2,7 @@
 
 pub mod element;
 pub mod lanes;
+pub(crate) mod memory;
 pub mod pool;
 pub mod scratch;
 pub mod simd;

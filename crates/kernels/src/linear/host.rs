@@ -3,11 +3,14 @@
 //! A task is a run of tiles of one matrix (or gated pair) for one range of rows. What a tile computes depends on its
 //! indices only, so results do not depend on the number of threads.
 
+mod call;
 mod finish;
 mod prepare;
 mod tile;
 
-use super::{Arithmetic, Call, Finish, Linear, Matrix, Route, TILE};
+pub use call::{Call, Finish, Linear, Matrix, Norm, Route};
+
+use super::Arithmetic;
 use crate::Error;
 use crate::host::lanes::{Lane, dispatch};
 use crate::host::pool::{self, Disjoint};
@@ -17,6 +20,9 @@ use finish::FinishTile;
 use prepare::{Prepared, with_rows};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
+
+/// Output features that a body computes at a time.
+pub(crate) const TILE: usize = 32;
 
 /// Rows that are prepared and multiplied at a time: bounds the scratch, and keeps the rows in the second-level cache.
 const ROWS: usize = 512;

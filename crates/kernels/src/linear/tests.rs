@@ -1,10 +1,13 @@
 //! Linear maps against float64 at every level: bits, groups, types, sizes around vector widths, and what surrounds them.
 
-use super::host::run_at;
-use super::*;
+use super::host::*;
+use super::{Activation, Arithmetic};
 use crate::embedding;
+use crate::host::element::Floats;
 use crate::host::lanes::Lane;
 use crate::host::{Element, Level};
+use crate::matmul::Plain;
+use crate::quantized_matmul::Quantized;
 use half::{bf16, f16};
 use strata_contracts::QuantScheme;
 
@@ -454,7 +457,7 @@ fn operands_that_do_not_fit_are_refused() {
     let x = vec![0_f32; 128];
     let linears = [table.linear()];
     let run = |call: &Call<'_, f32>, length: usize| {
-        host::run(call, &mut [&mut vec![0_f32; length]]).map_err(|e| e.to_string())
+        run(call, &mut [&mut vec![0_f32; length]]).map_err(|e| e.to_string())
     };
     assert!(run(&call(&x, &linears, Arithmetic::Int8), 15).unwrap_err().contains("output needs 16"));
     assert!(run(&call(&x[..100], &linears, Arithmetic::Int8), 8).unwrap_err().contains("[linear] x"));
@@ -479,7 +482,7 @@ fn repeated_calls_give_the_same_bits() {
         let x: Vec<f16> = random.values(rows * 192);
         let once = || {
             let mut out = vec![f16::ZERO; rows * 999];
-            host::run(&call(&x, &[table.linear()], Arithmetic::Int8), &mut [&mut out]).unwrap();
+            run(&call(&x, &[table.linear()], Arithmetic::Int8), &mut [&mut out]).unwrap();
             out
         };
         let first = once();

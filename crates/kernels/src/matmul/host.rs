@@ -4,7 +4,7 @@
 
 use crate::host::Level;
 use crate::host::lanes::{Body, Bytes, Lane, MAX_LANES, dispatch};
-use crate::linear::TILE;
+use crate::linear::host::TILE;
 use std::ops::Range;
 
 /// Rows of weights that share one pass over the activations.

@@ -1,4 +1,4 @@
-//! Host bodies of the quantized product: a tile of at most [`TILE`](crate::linear::TILE) output features at a time.
+//! Host bodies of the quantized product: a tile of at most [`TILE`](crate::linear::host::TILE) output features at a time.
 //!
 //! `vector` streams the packed weights once for a few rows of activations; `matrix` unpacks a tile and uses it for many
 //! rows; `dequantize` widens rows for the float32 arithmetic. `activations` rounds activations to int8.

@@ -1,6 +1,7 @@
 //! What happens to a row of products before it is rounded and stored.
 
-use super::super::{Activation, Finish};
+use super::super::Activation;
+use super::Finish;
 use crate::host::lanes::{Body, Bytes, Lane, math};
 use std::ops::Range;
 
@@ -28,7 +29,7 @@ impl<T: Lane> Body for FinishTile<'_, T> {
                     let gate = match activation {
                         Activation::Silu => math::silu(s, x),
                         Activation::GeluTanh => math::gelu_tanh(s, x),
-                        Activation::Gelu => math::gelu_erf(s, x),
+                        Activation::GeluErf => math::gelu_erf(s, x),
                     };
                     s.mul(gate, f32::get(s, second, at))
                 }

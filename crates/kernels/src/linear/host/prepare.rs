@@ -1,7 +1,6 @@
 //! Rows of the input as the products read them: normed, and float32 or rounded to int8.
 
-use super::super::{Call, Norm};
-use super::Rows;
+use super::{Call, Norm, Rows};
 use crate::host::element::each_float;
 use crate::host::lanes::{Body, Bytes, Lane, dispatch, sum_over};
 use crate::host::pool::{self, Disjoint};

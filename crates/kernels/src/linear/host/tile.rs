@@ -1,7 +1,7 @@
 //! One tile of products: the body that fits the matrix and the form of the rows.
 
-use super::super::{Matrix, TILE};
 use super::prepare::Prepared;
+use super::{Matrix, TILE};
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 use crate::host::{Level, scratch};

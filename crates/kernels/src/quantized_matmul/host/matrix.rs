@@ -10,7 +10,7 @@ use super::activations::{BLOCK, Int8Rows};
 use crate::host::element::each_float;
 use crate::host::lanes::{Body, Bytes, MAX_LANES, dispatch};
 use crate::host::{Level, scratch};
-use crate::linear::TILE;
+use crate::linear::host::TILE;
 use std::ops::Range;
 
 /// `out[m, c] = x[rows[m]] . W[first + c]` for [`TILE`] columns `c`.

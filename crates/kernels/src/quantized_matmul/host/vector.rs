@@ -7,7 +7,7 @@ use super::activations::Int8Rows;
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, dispatch};
-use crate::linear::TILE;
+use crate::linear::host::TILE;
 use std::ops::Range;
 
 /// `out[m, c] = x[rows[m]] . W[columns[c]]`, `out` with [`TILE`] floats a row.
