@@ -40,3 +40,43 @@ fn sorted(folder: &Path) -> Vec<PathBuf> {
 fn llama_equals_mlx_lm() {
     check_family("llama", &[]);
 }
+
+#[test]
+fn gemma_equals_mlx_lm() {
+    check_family("gemma", &[]);
+}
+
+#[test]
+fn gemma2_equals_mlx_lm() {
+    check_family("gemma2", &[]);
+}
+
+#[test]
+fn gemma3_text_equals_mlx_lm() {
+    check_family("gemma3_text", &[]);
+}
+
+#[test]
+fn mistral_equals_mlx_lm() {
+    check_family("mistral", &[]);
+}
+
+#[test]
+fn phi3_equals_mlx_lm() {
+    check_family("phi3", &[]);
+}
+
+#[test]
+fn qwen2_equals_mlx_lm() {
+    check_family("qwen2", &[]);
+}
+
+#[test]
+fn qwen3_equals_mlx_lm() {
+    check_family("qwen3", &[]);
+}
+
+#[test]
+fn qwen3_moe_equals_mlx_lm() {
+    check_family("qwen3_moe", &[]);
+}

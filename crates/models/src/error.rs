@@ -70,6 +70,16 @@ pub enum Error {
         /// Row length that the configuration says.
         columns: usize,
     },
+    /// Two tensors for one place.
+    #[error("tensors {first} and {second} are both {name} of the graph")]
+    TensorTwice {
+        /// The graph's name.
+        name: String,
+        /// Names in the file.
+        first: String,
+        /// Names in the file.
+        second: String,
+    },
     /// Tensors that the graph has no place for.
     #[error("the weights hold {count} tensors that {family} has no place for, such as {example}")]
     UnusedTensors {

@@ -26,4 +26,4 @@ mod weights;
 
 pub use error::{Error, Result};
 pub use graph::Graph;
-pub use registry::{load, supported_model_types};
+pub use registry::{declare, load, supported_model_types};

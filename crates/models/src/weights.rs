@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use std::cell::RefCell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use strata_artifacts::{Quantization, ResolvedQuantization, TensorView, Weights, infer_scheme};
 use strata_contracts::{Composition, Dtype, QuantScheme};
 use strata_tensor::ops::Quantized;
@@ -12,6 +12,8 @@ use strata_tensor::{Array, Shape};
 pub(crate) struct Source<'a> {
     family: &'static str,
     weights: &'a Weights,
+    /// The graph's names to the file's.
+    names: BTreeMap<String, &'a str>,
     quantization: RefCell<Option<ResolvedQuantization>>,
     activations: Option<Dtype>,
     taken: RefCell<BTreeSet<String>>,
@@ -29,13 +31,22 @@ impl<'a> Source<'a> {
     pub(crate) fn new(
         family: &'static str,
         weights: &'a Weights,
+        rename: fn(&str) -> Option<String>,
         quantization: Option<&Quantization>,
         composition: &Composition,
     ) -> Result<Self> {
-        let resolved = quantization.map(|q| q.resolve(|path| Some(path.to_owned()))).transpose()?;
+        let resolved = quantization.map(|q| q.resolve(rename)).transpose()?;
+        let mut names = BTreeMap::new();
+        for in_file in weights.names() {
+            let Some(name) = rename(in_file) else { continue };
+            if let Some(other) = names.insert(name.clone(), in_file) {
+                return Err(Error::TensorTwice { name, first: other.to_owned(), second: in_file.to_owned() });
+            }
+        }
         Ok(Self {
             family,
             weights,
+            names,
             quantization: RefCell::new(resolved),
             activations: composition.activations,
             taken: RefCell::default(),
@@ -44,13 +55,13 @@ impl<'a> Source<'a> {
 
     /// True when the file holds this tensor.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.weights.info(name).is_some()
+        self.names.contains_key(name)
     }
 
     /// Drops tensors on purpose: those whose name `matches`.
     pub(crate) fn discard(&self, matches: impl Fn(&str) -> bool) {
         let mut taken = self.taken.borrow_mut();
-        taken.extend(self.weights.names().filter(|name| matches(name)).map(ToOwned::to_owned));
+        taken.extend(self.names.keys().filter(|name| matches(name)).cloned());
     }
 
     /// A tensor of this exact shape.
@@ -136,10 +147,10 @@ impl<'a> Source<'a> {
     /// Refuses tensors that nobody took and settings that matched nothing.
     pub(crate) fn finish(&self) -> Result<()> {
         let taken = self.taken.borrow();
-        let mut unused = self.weights.names().filter(|name| !taken.contains(*name));
-        if let Some(example) = unused.next() {
+        let mut unused = self.names.iter().filter(|(name, _)| !taken.contains(*name));
+        if let Some((_, example)) = unused.next() {
             let count = 1 + unused.count();
-            return Err(Error::UnusedTensors { family: self.family, count, example: example.to_owned() });
+            return Err(Error::UnusedTensors { family: self.family, count, example: (*example).to_owned() });
         }
         let unmatched: Vec<String> = self
             .quantization
@@ -151,7 +162,7 @@ impl<'a> Source<'a> {
     }
 
     fn take(&self, name: &str) -> Result<TensorView> {
-        let view = self.weights.require(name)?;
+        let view = self.weights.require(self.names.get(name).copied().unwrap_or(name))?;
         self.taken.borrow_mut().insert(name.to_owned());
         Ok(view)
     }

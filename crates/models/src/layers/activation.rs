@@ -6,9 +6,14 @@ use std::rc::Rc;
 use strata_tensor::Array;
 use strata_tensor::compile::{CompiledFunction, compile};
 
-/// A compiled function of gate and input, shared by all layers.
+/// A function of gate and input, shared by all layers.
 #[derive(Clone)]
-pub(crate) struct Gate(Rc<CompiledFunction>);
+pub(crate) enum Gate {
+    /// Compiled as a whole.
+    Fused(Rc<CompiledFunction>),
+    /// Of the gate alone; the product follows.
+    Activation(Rc<CompiledFunction>),
+}
 
 impl Gate {
     /// `silu(gate) · x` with `silu(g) = g · sigmoid(g)` (mlx-lm models/activations.py).
@@ -20,10 +25,42 @@ impl Gate {
             },
             true,
         )?;
-        Ok(Self(Rc::new(function)))
+        Ok(Self::Fused(Rc::new(function)))
+    }
+
+    /// `gelu(gate) · x` with `gelu(g) = g · (1 + erf(g / √2)) / 2` (mlx nn/layers/activations.py).
+    pub(crate) fn gelu() -> Result<Self> {
+        let function = compile(
+            |inputs: &[Array]| {
+                let x = &inputs[0];
+                let erf = x.divide(&x.number(std::f32::consts::SQRT_2)?)?.erf()?;
+                Ok(vec![x.multiply(&x.number(1.0)?.add(&erf)?)?.divide(&x.number(2.0)?)?])
+            },
+            true,
+        )?;
+        Ok(Self::Activation(Rc::new(function)))
+    }
+
+    /// `gelu(gate) · x` with `gelu(g) = g / 2 · (1 + tanh(√(2/π) · (g + 0.044715 · g³)))` (mlx
+    /// nn/layers/activations.py, `gelu_approx`; arXiv 1606.08415).
+    pub(crate) fn tanh_gelu() -> Result<Self> {
+        let function = compile(
+            |inputs: &[Array]| {
+                let x = &inputs[0];
+                let cube = x.number(0.044715)?.multiply(&x.power(&x.number(3.0)?)?)?;
+                let inner = x.number(std::f64::consts::FRAC_2_PI.sqrt() as f32)?.multiply(&x.add(&cube)?)?;
+                let tanh = x.number(1.0)?.add(&inner.tanh()?)?;
+                Ok(vec![x.number(0.5)?.multiply(x)?.multiply(&tanh)?])
+            },
+            true,
+        )?;
+        Ok(Self::Activation(Rc::new(function)))
     }
 
     pub(crate) fn forward(&self, gate: &Array, x: &Array) -> Result<Array> {
-        Ok(self.0.call(&[gate, x])?.swap_remove(0))
+        Ok(match self {
+            Self::Fused(function) => function.call(&[gate, x])?.swap_remove(0),
+            Self::Activation(function) => function.call(&[gate])?.swap_remove(0).multiply(x)?,
+        })
     }
 }

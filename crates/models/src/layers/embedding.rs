@@ -8,18 +8,25 @@ use strata_tensor::ops::{self, Quantized};
 /// A table `[V, E]`.
 pub(crate) struct Embedding {
     table: Matrix,
+    /// Factor on what is looked up, though not on the head.
+    factor: Option<f32>,
 }
 
 impl Embedding {
     /// Takes `PATH.weight`.
     pub(crate) fn load(source: &Source<'_>, path: &str, rows: i32, columns: i32) -> Result<Self> {
-        Ok(Self { table: source.matrix(path, rows, columns)? })
+        Ok(Self { table: source.matrix(path, rows, columns)?, factor: None })
+    }
+
+    /// With a factor on every vector.
+    pub(crate) fn times(self, factor: f32) -> Self {
+        Self { factor: Some(factor), ..self }
     }
 
     /// int32 ids `[B, L]` -> `[B, L, E]`. Quantized rows are gathered first, then dequantized.
     pub(crate) fn forward(&self, ids: &Array) -> Result<Array> {
-        match &self.table {
-            Matrix::Dense(table) => Ok(table.take(ids, 0)?),
+        let vectors = match &self.table {
+            Matrix::Dense(table) => table.take(ids, 0)?,
             Matrix::Quantized(q) => {
                 let rows = Quantized {
                     weight: q.weight.take(ids, 0)?,
@@ -27,9 +34,13 @@ impl Embedding {
                     biases: q.biases.as_ref().map(|b| b.take(ids, 0)).transpose()?,
                     scheme: q.scheme,
                 };
-                Ok(ops::dequantize(&rows, None)?)
+                ops::dequantize(&rows, None)?
             }
-        }
+        };
+        Ok(match self.factor {
+            Some(factor) => vectors.multiply_number(factor)?,
+            None => vectors,
+        })
     }
 
     /// The table as a tied head: `[B, L, E] -> [B, L, V]`.

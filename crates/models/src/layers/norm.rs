@@ -16,6 +16,12 @@ impl RmsNorm {
         Ok(Self { weight: source.tensor(&format!("{path}.weight"), &[size])?, eps })
     }
 
+    /// As [`RmsNorm::load`] where the file holds the gain's distance from 1; the sum is taken in the file's type.
+    pub(crate) fn load_from_one(source: &Source<'_>, path: &str, size: i32, eps: f32) -> Result<Self> {
+        let norm = Self::load(source, path, size, eps)?;
+        Ok(Self { weight: norm.weight.add_number(1.0)?, eps })
+    }
+
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
     }

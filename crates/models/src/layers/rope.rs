@@ -1,7 +1,7 @@
-//! Rotary position encoding in the variants that configurations name (mlx-lm models/rope_utils.py).
-//!
-//! Frequencies are computed by MLX in float32, as mlx-lm does: in double precision some would round differently.
+//! Rotary position encoding in the variants that configurations name (mlx-lm models/rope_utils.py). How fast each pair
+//! turns stands in `frequencies.rs`.
 
+use super::frequencies::{self, exponents};
 use crate::config::Config;
 use crate::error::Result;
 use strata_artifacts::Section;
@@ -29,6 +29,15 @@ enum Kind {
     },
 }
 
+impl Kind {
+    fn scaled(factor: f64) -> Self {
+        if factor == 1.0 { Self::Fixed } else { Self::Scaled { factor: factor as f32 } }
+    }
+}
+
+/// Longest original context that is believed.
+const LONGEST: usize = 1 << 24;
+
 impl Rope {
     /// The plain encoding.
     pub(crate) fn plain(dims: i32, base: f32, traditional: bool) -> Self {
@@ -46,6 +55,29 @@ impl Rope {
         Self { fast: fast::Rope { dims, traditional, base: None, scale: 1.0, freqs: Some(freqs) }, kind }
     }
 
+    /// Wavelengths `factors` times the plain ones, made for `max_positions` from a model of `original` positions (LongRoPE,
+    /// arXiv 2402.13753; mlx-lm's `SuScaledRoPE`). The long factors serve every length, as in mlx-lm.
+    pub(crate) fn long(
+        config: &Config<'_>,
+        factors: &[f32],
+        dims: i32,
+        base: f64,
+        max_positions: i32,
+        original: i32,
+    ) -> Result<Self> {
+        if factors.len() as i32 != dims / 2 {
+            let reason = format!("long_factor needs {} entries, one a pair, not {}", dims / 2, factors.len());
+            return Err(config.unsupported("rope_scaling", reason));
+        }
+        let (max, original) = (f64::from(max_positions), f64::from(original));
+        if original < 2.0 {
+            return Err(config.unsupported("original_max_position_embeddings", "longrope needs at least 2"));
+        }
+        let stretch = max / original;
+        let factor = if stretch <= 1.0 { 1.0 } else { (1.0 + stretch.ln() / original.ln()).sqrt() };
+        Ok(Self::with_freqs(dims, false, frequencies::long(factors, dims, base)?, Kind::scaled(factor)))
+    }
+
     /// The encoding that `scaling` (the block `rope_scaling`) describes.
     pub(crate) fn from_config(
         config: &Config<'_>,
@@ -60,14 +92,14 @@ impl Rope {
             Some(kind) => kind,
             None => scaling.get::<String>("rope_type")?.unwrap_or_else(|| "default".to_owned()),
         };
-        let factor = || -> Result<f64> {
-            let factor = scaling.require::<f64>("factor")?;
+        let positive = |factor: f64| -> Result<f64> {
             if factor > 0.0 {
                 Ok(factor)
             } else {
                 Err(config.unsupported("rope_scaling", "factor must be above 0"))
             }
         };
+        let factor = || positive(scaling.require::<f64>("factor")?);
         match kind.as_str() {
             "default" | "mrope" => Ok(Self::plain(dims, base as f32, traditional)),
             "linear" => Ok(Self::with_scale(dims, base as f32, traditional, (1.0 / factor()?) as f32)),
@@ -81,17 +113,35 @@ impl Rope {
                 Ok(Self { fast, kind })
             }
             "llama3" => {
-                let freqs = llama3_freqs(scaling, dims, base, factor()?)?;
+                let freqs = frequencies::llama3(scaling, dims, base, factor()?)?;
                 Ok(Self::with_freqs(dims, traditional, freqs, Kind::Fixed))
             }
             "yarn" | "deepseek_yarn" | "telechat3-yarn" => {
-                let (freqs, factor) = yarn(scaling, dims, base, factor()?)?;
-                let kind = if factor == 1.0 { Kind::Fixed } else { Kind::Scaled { factor: factor as f32 } };
-                Ok(Self::with_freqs(dims, traditional, freqs, kind))
+                let (freqs, factor) = frequencies::yarn(scaling, dims, base, factor()?)?;
+                Ok(Self::with_freqs(dims, traditional, freqs, Kind::scaled(factor)))
+            }
+            "longrope" => {
+                let original = scaling.size("original_max_position_embeddings", 2..=LONGEST)? as i32;
+                let factors = scaling.require::<Vec<f32>>("long_factor")?;
+                Self::long(config, &factors, dims, base, max_positions.unwrap_or(original), original)
+            }
+            "proportional" => {
+                let part = scaling.get::<f64>("partial_rotary_factor")?.unwrap_or(1.0);
+                if !(0.0..=1.0).contains(&part) {
+                    return Err(
+                        config.unsupported("rope_scaling", "partial_rotary_factor must be between 0 and 1")
+                    );
+                }
+                let factor = positive(scaling.get::<f64>("factor")?.unwrap_or(1.0))?;
+                let rotated = (f64::from(dims) * part) as i32;
+                let freqs = frequencies::proportional(rotated, dims, base, factor)?;
+                Ok(Self::with_freqs(dims, traditional, freqs, Kind::Fixed))
             }
             other => Err(config.unsupported(
                 "rope_scaling",
-                format!("{other:?} is none of default, linear, dynamic, llama3, yarn"),
+                format!(
+                    "{other:?} is none of default, linear, dynamic, llama3, yarn, longrope, proportional"
+                ),
             )),
         }
     }
@@ -157,60 +207,4 @@ fn turn(x: &Array, rope: &fast::Rope, positions: &Positions) -> Result<Array> {
         Positions::Uniform(offset) => fast::rope(x, rope, *offset)?,
         Positions::Rows(offsets) => fast::rope_dynamic(x, rope, offsets)?,
     })
-}
-
-/// float32 `[dims / 2]`: `2i / dims`.
-fn exponents(dims: i32) -> Result<Array> {
-    let even = ops::arange(0.0, f64::from(dims), 2.0, Dtype::Float32)?;
-    Ok(even.divide(&Array::from_f32(dims as f32))?)
-}
-
-/// float32 `[dims / 2]`: `base^(2i / dims)`, the wavelengths over 2π.
-fn plain_freqs(dims: i32, base: f64) -> Result<Array> {
-    Ok(Array::from_f32(base as f32).power(&exponents(dims)?)?)
-}
-
-/// Llama 3's scaling: long waves are stretched by `factor`, short ones stay, those between are mixed.
-fn llama3_freqs(scaling: &Section<'_>, dims: i32, base: f64, factor: f64) -> Result<Array> {
-    let low = scaling.get::<f64>("low_freq_factor")?.unwrap_or(1.0);
-    let high = scaling.get::<f64>("high_freq_factor")?.unwrap_or(4.0);
-    let original = scaling.get::<f64>("original_max_position_embeddings")?.unwrap_or(8192.0);
-    let number = |v: f64| Array::from_f32(v as f32);
-    let freqs = plain_freqs(dims, base)?;
-    let wavelengths = number(2.0 * std::f64::consts::PI).multiply(&freqs)?;
-    let (longest, shortest) = (number(original / low), number(original / high));
-    let is_long = wavelengths.greater(&longest)?;
-    let freqs = ops::where_(&is_long, &freqs.multiply(&number(factor))?, &freqs)?;
-    let is_medium = wavelengths.greater(&shortest)?.bitwise_and(&wavelengths.less(&longest)?)?;
-    let smooth =
-        number(original).divide(&wavelengths)?.subtract(&number(low))?.divide(&number(high - low))?;
-    let mixed = freqs.divide(&number(1.0).subtract(&smooth)?.divide(&number(factor))?.add(&smooth)?)?;
-    Ok(ops::where_(&is_medium, &mixed, &freqs)?)
-}
-
-/// YaRN (arXiv 2309.00071): frequencies, and the factor on the input.
-fn yarn(scaling: &Section<'_>, dims: i32, base: f64, factor: f64) -> Result<(Array, f64)> {
-    let get = |key, default| -> Result<f64> { Ok(scaling.get::<f64>(key)?.unwrap_or(default)) };
-    let original = get("original_max_position_embeddings", 4096.0)?;
-    let correction = |rotations: f64| {
-        f64::from(dims) * (original / (rotations * 2.0 * std::f64::consts::PI)).ln() / (2.0 * base.ln())
-    };
-    let low = correction(get("beta_fast", 32.0)?).floor().max(0.0);
-    let mut high = correction(get("beta_slow", 1.0)?).ceil().min(f64::from(dims - 1));
-    if low == high {
-        high += 0.001; // keeps the ramp's slope finite
-    }
-    let magnitude = |weight: f64| if factor <= 1.0 { 1.0 } else { 0.1 * weight * factor.ln() + 1.0 };
-    let input_factor = magnitude(get("mscale", 1.0)?) / magnitude(get("mscale_all_dim", 0.0)?);
-
-    let number = |v: f64| Array::from_f32(v as f32);
-    let extra = plain_freqs(dims, base)?;
-    let inter = number(factor).multiply(&extra)?;
-    let ramp = ops::arange(0.0, f64::from(dims / 2), 1.0, Dtype::Float32)?
-        .subtract(&number(low))?
-        .divide(&number(high - low))?
-        .clip(Some(&number(0.0)), Some(&number(1.0)))?;
-    let mask = number(1.0).subtract(&ramp)?;
-    let mixed = inter.multiply(&mask)?.add(&extra.multiply(&number(1.0).subtract(&mask)?)?)?;
-    Ok((inter.multiply(&extra)?.divide(&mixed)?, input_factor))
 }

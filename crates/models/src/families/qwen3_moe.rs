@@ -1,0 +1,308 @@
+//! Qwen 3 with mixtures of experts: mlx-lm 0.32.2 `models/qwen3_moe.py` and `models/switch_layers.py`.
+//!
+//! Qwen 3's block; in most layers a router sends each token to the `k` likeliest of `X` experts and adds what they say,
+//! weighted by its probabilities. From 64 (token, expert) pairs on, tokens are sorted by expert.
+
+use crate::config::Config;
+use crate::error::Result;
+use crate::graph::Graph;
+use crate::layers::activation::Gate;
+use crate::layers::attention::{Attention, Heads};
+use crate::layers::decoder::{Block, Decoder};
+use crate::layers::embedding::Embedding;
+use crate::layers::head::Head;
+use crate::layers::linear::Linear;
+use crate::layers::mlp::Mlp;
+use crate::layers::norm::RmsNorm;
+use crate::layers::rope::Rope;
+use crate::weights::{Matrix, Source};
+use std::rc::Rc;
+use strata_contracts::{Capabilities, GraphDeclaration};
+use strata_state::{LayerState, Phase, Positions};
+use strata_tensor::Array;
+use strata_tensor::ops::{self, Quantized};
+
+/// Settings that mlx-lm's file does not read either.
+const IGNORED: &[&str] = &["sliding_window", "max_window_layers"];
+
+struct Settings {
+    heads: Heads,
+    intermediate: i32,
+    experts: Experts,
+    /// Of this many layers the last has experts.
+    sparse_step: usize,
+    dense_layers: Vec<u64>,
+    eps: f32,
+    vocab: i32,
+    tied: bool,
+    layers: usize,
+    max_positions: i32,
+}
+
+#[derive(Clone, Copy)]
+struct Experts {
+    count: i32,
+    per_token: i32,
+    intermediate: i32,
+    /// Scores of the chosen sum to 1.
+    normalised: bool,
+}
+
+impl Settings {
+    fn read(config: &Config<'_>) -> Result<Self> {
+        config.demand("hidden_act", &["silu"])?;
+        config.refuse("attention_bias", "projections have no biases in this family")?;
+        config.refuse("use_sliding_window", "sliding windows are not implemented for this family")?;
+        config.demand_layers("full_attention")?;
+        config.require::<u64>("head_dim")?;
+        let experts = Experts {
+            count: config.size("num_experts")?,
+            per_token: config.size("num_experts_per_tok")?,
+            intermediate: config.size("moe_intermediate_size")?,
+            normalised: config.require("norm_topk_prob")?,
+        };
+        if experts.per_token > experts.count {
+            let reason = format!("there are {} experts", experts.count);
+            return Err(config.unsupported("num_experts_per_tok", reason));
+        }
+        Ok(Self {
+            heads: Heads::read(config)?,
+            intermediate: config.size("intermediate_size")?,
+            experts,
+            sparse_step: config.size("decoder_sparse_step")? as usize,
+            dense_layers: config.require("mlp_only_layers")?,
+            eps: config.require("rms_norm_eps")?,
+            vocab: config.size("vocab_size")?,
+            tied: config.require("tie_word_embeddings")?,
+            layers: config.layers()?,
+            max_positions: config.size("max_position_embeddings")?,
+        })
+    }
+
+    fn has_experts(&self, layer: usize) -> bool {
+        !self.dense_layers.contains(&(layer as u64)) && (layer + 1).is_multiple_of(self.sparse_step)
+    }
+
+    fn declaration(&self) -> GraphDeclaration {
+        GraphDeclaration {
+            family: "qwen3_moe".to_owned(),
+            vocab_size: self.vocab as u32,
+            context_length: self.max_positions as u32,
+            layers: vec![self.heads.full(); self.layers],
+            capabilities: Capabilities { batched_rows: true, verify: true },
+        }
+    }
+}
+
+pub(crate) fn declare(config: &Config<'_>) -> Result<GraphDeclaration> {
+    Ok(Settings::read(config)?.declaration())
+}
+
+pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn Graph>> {
+    let s = Settings::read(config)?;
+    let (base, scaling) = config.rope(None)?;
+    if scaling.is_some_and(|s| s.value("rope_type").or(s.value("type")).is_some_and(|kind| kind != "default"))
+    {
+        return Err(config.unsupported("rope_scaling", "rope scaling is not implemented for this family"));
+    }
+    let rope = Rope::plain(s.heads.dim, base as f32, false);
+    config.report_unread(IGNORED);
+
+    let (rope, gate) = (Rc::new(rope), Gate::swiglu()?);
+    let layers =
+        (0..s.layers).map(|i| QwenBlock::load(source, i, &s, &rope, &gate)).collect::<Result<_>>()?;
+    Ok(Box::new(Decoder {
+        embed_tokens: Embedding::load(source, "model.embed_tokens", s.vocab, s.heads.hidden)?,
+        layers,
+        norm: RmsNorm::load(source, "model.norm", s.heads.hidden, s.eps)?,
+        lm_head: Head::load(source, s.tied, s.vocab, s.heads.hidden)?,
+        declaration: s.declaration(),
+    }))
+}
+
+struct QwenBlock {
+    self_attn: Attention,
+    mlp: FeedForward,
+    input_layernorm: RmsNorm,
+    post_attention_layernorm: RmsNorm,
+}
+
+enum FeedForward {
+    Dense(Mlp),
+    Sparse(SparseMoe),
+}
+
+impl QwenBlock {
+    fn load(source: &Source<'_>, layer: usize, s: &Settings, rope: &Rc<Rope>, gate: &Gate) -> Result<Self> {
+        let path = format!("model.layers.{layer}");
+        let norm = |name| RmsNorm::load(source, &format!("{path}.{name}"), s.heads.hidden, s.eps);
+        let (attn, mlp) = (format!("{path}.self_attn"), format!("{path}.mlp"));
+        Ok(Self {
+            self_attn: Attention::load_normed(source, &attn, s.heads, s.eps, rope)?,
+            mlp: if s.has_experts(layer) {
+                FeedForward::Sparse(SparseMoe::load(source, &mlp, s.heads.hidden, s.experts, gate)?)
+            } else {
+                let hidden = s.heads.hidden;
+                FeedForward::Dense(Mlp::load(source, &mlp, hidden, s.intermediate, false, gate.clone())?)
+            },
+            input_layernorm: norm("input_layernorm")?,
+            post_attention_layernorm: norm("post_attention_layernorm")?,
+        })
+    }
+}
+
+impl Block for QwenBlock {
+    fn forward(
+        &self,
+        x: &Array,
+        state: &mut LayerState,
+        positions: &Positions,
+        phase: Phase,
+    ) -> Result<Array> {
+        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
+        let h = x.add(&r)?;
+        let r = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
+        Ok(h.add(&r)?)
+    }
+
+    fn weights(&self) -> Vec<&Array> {
+        let norms = [self.input_layernorm.weight(), self.post_attention_layernorm.weight()];
+        self.self_attn.weights().chain(self.mlp.weights()).chain(norms).collect()
+    }
+}
+
+impl FeedForward {
+    fn forward(&self, x: &Array) -> Result<Array> {
+        match self {
+            Self::Dense(mlp) => mlp.forward(x),
+            Self::Sparse(moe) => moe.forward(x),
+        }
+    }
+
+    fn weights(&self) -> Vec<&Array> {
+        match self {
+            Self::Dense(mlp) => mlp.weights().collect(),
+            Self::Sparse(moe) => moe.gate.weights().chain(moe.experts.weights()).collect(),
+        }
+    }
+}
+
+/// A router and the experts it chooses from.
+struct SparseMoe {
+    gate: Linear,
+    experts: SwitchGlu,
+    sizes: Experts,
+}
+
+impl SparseMoe {
+    fn load(source: &Source<'_>, path: &str, hidden: i32, sizes: Experts, gate: &Gate) -> Result<Self> {
+        Ok(Self {
+            gate: Linear::load(source, &format!("{path}.gate"), sizes.count, hidden, false)?,
+            experts: SwitchGlu::load(source, path, hidden, sizes, gate)?,
+            sizes,
+        })
+    }
+
+    fn forward(&self, x: &Array) -> Result<Array> {
+        let Experts { count, per_token, normalised, .. } = self.sizes;
+        let gates = self.gate.forward(x)?.softmax(-1, true)?; // [B, L, X]
+        let chosen = gates.argpartition(-per_token, -1)?.slice_axis(-1, count - per_token, count)?; // [B, L, k]
+        let mut scores = gates.take_along_axis(&chosen, -1)?;
+        if normalised {
+            scores = scores.divide(&scores.sum(-1, true)?)?;
+        }
+        let said = self.experts.forward(x, &chosen)?; // [B, L, k, E]
+        Ok(said.multiply(&scores.expand_dims(&[-1])?)?.sum(-2, false)?)
+    }
+}
+
+/// The gated feed-forward block of every expert, `down(silu(gate(x)) · up(x))`, each token through its own experts.
+struct SwitchGlu {
+    gate_proj: SwitchLinear,
+    up_proj: SwitchLinear,
+    down_proj: SwitchLinear,
+    gate: Gate,
+}
+
+impl SwitchGlu {
+    /// Pairs of token and expert from which sorting pays.
+    const SORTED_FROM: usize = 64;
+
+    fn load(source: &Source<'_>, path: &str, hidden: i32, sizes: Experts, gate: &Gate) -> Result<Self> {
+        let linear =
+            |name, outputs, inputs| SwitchLinear::load(source, path, name, [sizes.count, outputs, inputs]);
+        Ok(Self {
+            gate_proj: linear("gate_proj", sizes.intermediate, hidden)?,
+            up_proj: linear("up_proj", sizes.intermediate, hidden)?,
+            down_proj: linear("down_proj", hidden, sizes.intermediate)?,
+            gate: gate.clone(),
+        })
+    }
+
+    /// `x` `[B, L, E]`, experts uint32 `[B, L, k]` -> `[B, L, k, E]`.
+    fn forward(&self, x: &Array, experts: &Array) -> Result<Array> {
+        let x = x.expand_dims(&[-2, -3])?; // [B, L, 1, 1, E]
+        if experts.size() < Self::SORTED_FROM {
+            return Ok(self.each(&x, experts, false)?.squeeze(&[-2])?);
+        }
+        let flat = experts.flatten(0, -1)?; // [B·L·k]
+        let order = flat.argsort(-1)?;
+        let back = order.argsort(-1)?;
+        let tokens = order.floor_divide(&Array::scalar(experts.dim(-1) as u32))?;
+        let sorted = x.flatten(0, -3)?.take(&tokens, 0)?; // [B·L·k, 1, E]
+        let said = self.each(&sorted, &flat.take(&order, 0)?, true)?.take(&back, 0)?;
+        Ok(said.unflatten(0, experts.shape())?.squeeze(&[-2])?)
+    }
+
+    fn each(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+        let up = self.up_proj.forward(x, experts, sorted)?;
+        let gate = self.gate_proj.forward(x, experts, sorted)?;
+        self.down_proj.forward(&self.gate.forward(&gate, &up)?, experts, sorted)
+    }
+
+    fn weights(&self) -> impl Iterator<Item = &Array> {
+        [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter().flat_map(SwitchLinear::weights)
+    }
+}
+
+/// One matrix an expert.
+enum SwitchLinear {
+    /// `[X, K, N]`: a transposed view of what the file holds.
+    Dense(Array),
+    /// Packed rows `[X, N, K]`.
+    Quantized(Quantized),
+}
+
+impl SwitchLinear {
+    /// Takes `PATH.switch_mlp.NAME`, or as many matrices `PATH.experts.X.NAME` as original checkpoints have.
+    fn load(source: &Source<'_>, path: &str, name: &str, shape: [i32; 3]) -> Result<Self> {
+        let [experts, outputs, inputs] = shape;
+        let of_expert = |expert| format!("{path}.experts.{expert}.{name}.weight");
+        let matrix = if source.has(&of_expert(0)) {
+            let each = (0..experts).map(|expert| source.tensor(&of_expert(expert), &[outputs, inputs]));
+            let each = each.collect::<Result<Vec<_>>>()?;
+            Matrix::Dense(ops::stack(&each.iter().collect::<Vec<_>>(), 0)?)
+        } else {
+            source.stacked_matrix(&format!("{path}.switch_mlp.{name}"), &[experts, outputs], inputs)?
+        };
+        Ok(match matrix {
+            Matrix::Dense(w) => Self::Dense(w.swapaxes(-1, -2)?),
+            Matrix::Quantized(q) => Self::Quantized(q),
+        })
+    }
+
+    fn forward(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+        Ok(match self {
+            Self::Dense(w) => ops::gather_mm(x, w, None, Some(experts), sorted)?,
+            Self::Quantized(q) => ops::gather_qmm(x, q, None, Some(experts), true, sorted)?,
+        })
+    }
+
+    fn weights(&self) -> impl Iterator<Item = &Array> {
+        let parts = match self {
+            Self::Dense(w) => [Some(w), None, None],
+            Self::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
+        };
+        parts.into_iter().flatten()
+    }
+}

@@ -1,0 +1,186 @@
+//! Multi-head attention with grouped keys (arXiv 2305.13245): projections, heads, rotation, and the read of the state.
+//!
+//! [`Attention`] is the block of most families; one that differs builds its own from [`Projections`].
+
+use super::linear::Linear;
+use super::norm::RmsNorm;
+use super::rope::Rope;
+use crate::config::{Config, LARGEST};
+use crate::error::Result;
+use crate::weights::Source;
+use std::rc::Rc;
+use strata_contracts::LayerKind;
+use strata_state::{LayerState, Phase, Positions};
+use strata_tensor::Array;
+
+/// Sizes of an attention block.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Heads {
+    /// `E`.
+    pub(crate) hidden: i32,
+    /// `H`.
+    pub(crate) queries: i32,
+    /// `K`, which divides `H`.
+    pub(crate) keys: i32,
+    /// `D`.
+    pub(crate) dim: i32,
+}
+
+impl Heads {
+    /// Reads the usual settings; heads divide the hidden size unless `head_dim` is set.
+    pub(crate) fn read(config: &Config<'_>) -> Result<Self> {
+        let hidden = config.size("hidden_size")?;
+        let (queries, keys) = config.heads()?;
+        Self::new(config, hidden, queries, keys, config.head_dim(hidden, queries)?)
+    }
+
+    /// Refuses heads that are larger together than any matrix.
+    pub(crate) fn new(config: &Config<'_>, hidden: i32, queries: i32, keys: i32, dim: i32) -> Result<Self> {
+        if i64::from(queries) * i64::from(dim) > LARGEST as i64 {
+            return Err(
+                config.unsupported("head_dim", format!("{queries} heads of {dim} values are too large"))
+            );
+        }
+        Ok(Self { hidden, queries, keys, dim })
+    }
+
+    /// A layer that keeps every position.
+    pub(crate) fn full(self) -> LayerKind {
+        LayerKind::Full { kv_heads: self.keys as u32, head_dim: self.dim as u32 }
+    }
+
+    /// A layer that keeps the newest `window` positions.
+    pub(crate) fn sliding(self, window: i32) -> LayerKind {
+        LayerKind::Sliding { kv_heads: self.keys as u32, head_dim: self.dim as u32, window: window as u32 }
+    }
+
+    /// `D^-½`, the usual factor on scores.
+    pub(crate) fn scale(self) -> f32 {
+        f64::from(self.dim).powf(-0.5) as f32
+    }
+}
+
+/// What goes into the heads and what comes out of them.
+pub(crate) struct Projections {
+    q_proj: Linear,
+    k_proj: Linear,
+    v_proj: Linear,
+    o_proj: Linear,
+    heads: Heads,
+}
+
+/// Which projections have a bias.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Biases {
+    None,
+    /// Queries, keys and values.
+    Inputs,
+    All,
+}
+
+impl Projections {
+    /// Takes `PATH.q_proj`, `PATH.k_proj`, `PATH.v_proj` and `PATH.o_proj`.
+    pub(crate) fn load(source: &Source<'_>, path: &str, heads: Heads, biases: Biases) -> Result<Self> {
+        let linear = |name, outputs, inputs, bias| {
+            Linear::load(source, &format!("{path}.{name}"), outputs, inputs, bias)
+        };
+        let inputs = biases != Biases::None;
+        let Heads { hidden, queries, keys, dim } = heads;
+        Ok(Self {
+            q_proj: linear("q_proj", queries * dim, hidden, inputs)?,
+            k_proj: linear("k_proj", keys * dim, hidden, inputs)?,
+            v_proj: linear("v_proj", keys * dim, hidden, inputs)?,
+            o_proj: linear("o_proj", hidden, queries * dim, biases == Biases::All)?,
+            heads,
+        })
+    }
+
+    /// `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.
+    pub(crate) fn project(&self, x: &Array) -> Result<[Array; 3]> {
+        let (b, l) = (x.dim(0), x.dim(1));
+        let split = |y: Array, heads: i32| y.reshape([b, l, heads, -1]);
+        let Heads { queries, keys, .. } = self.heads;
+        let (q, k, v) = (self.q_proj.forward(x)?, self.k_proj.forward(x)?, self.v_proj.forward(x)?);
+        Ok([split(q, queries)?, split(k, keys)?, split(v, keys)?])
+    }
+
+    /// What the heads read, `[B, H, L, D]` -> `[B, L, E]`.
+    pub(crate) fn output(&self, heads: &Array) -> Result<Array> {
+        self.o_proj.forward(&join_heads(heads)?)
+    }
+
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
+        [&self.q_proj, &self.k_proj, &self.v_proj, &self.o_proj].into_iter().flat_map(Linear::weights)
+    }
+}
+
+/// `[B, L, H, D]` -> `[B, H, L, D]`.
+pub(crate) fn heads_first(x: &Array) -> Result<Array> {
+    Ok(x.transpose(&[0, 2, 1, 3])?)
+}
+
+/// `[B, H, L, D]` -> `[B, L, H·D]`.
+pub(crate) fn join_heads(x: &Array) -> Result<Array> {
+    let (b, l) = (x.dim(0), x.dim(2));
+    Ok(x.transpose(&[0, 2, 1, 3])?.reshape([b, l, -1])?)
+}
+
+/// Attention with rotated queries and keys, which some families normalise per head first.
+pub(crate) struct Attention {
+    projections: Projections,
+    /// Of queries and of keys.
+    norms: Option<[RmsNorm; 2]>,
+    rope: Rc<Rope>,
+    scale: f32,
+}
+
+impl Attention {
+    /// Without norms.
+    pub(crate) fn load(
+        source: &Source<'_>,
+        path: &str,
+        heads: Heads,
+        biases: Biases,
+        rope: &Rc<Rope>,
+    ) -> Result<Self> {
+        let projections = Projections::load(source, path, heads, biases)?;
+        Ok(Self { projections, norms: None, rope: Rc::clone(rope), scale: heads.scale() })
+    }
+
+    /// Also takes the norms `PATH.q_norm` and `PATH.k_norm`.
+    pub(crate) fn load_normed(
+        source: &Source<'_>,
+        path: &str,
+        heads: Heads,
+        eps: f32,
+        rope: &Rc<Rope>,
+    ) -> Result<Self> {
+        let norm = |name| RmsNorm::load(source, &format!("{path}.{name}"), heads.dim, eps);
+        let norms = Some([norm("q_norm")?, norm("k_norm")?]);
+        Ok(Self { norms, ..Self::load(source, path, heads, Biases::None, rope)? })
+    }
+
+    /// `[B, L, E]` -> `[B, L, E]`.
+    pub(crate) fn forward(
+        &self,
+        x: &Array,
+        state: &mut LayerState,
+        positions: &Positions,
+        phase: Phase,
+    ) -> Result<Array> {
+        let [mut queries, mut keys, values] = self.projections.project(x)?;
+        if let Some([of_queries, of_keys]) = &self.norms {
+            queries = of_queries.forward(&queries)?;
+            keys = of_keys.forward(&keys)?;
+        }
+        let queries = self.rope.forward(&heads_first(&queries)?, positions)?;
+        let keys = self.rope.forward(&heads_first(&keys)?, positions)?;
+        let read = state.append(&keys, &heads_first(&values)?, phase)?;
+        self.projections.output(&read.attend(&queries, self.scale)?)
+    }
+
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
+        let norms = self.norms.iter().flatten().map(RmsNorm::weight);
+        self.projections.weights().chain(norms)
+    }
+}

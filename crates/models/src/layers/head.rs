@@ -1,0 +1,46 @@
+//! The output head: a matrix of its own, or the embedding table.
+
+use super::embedding::Embedding;
+use super::linear::Linear;
+use crate::error::Result;
+use crate::weights::Source;
+use strata_tensor::Array;
+
+/// Hidden states `[B, L, E]` -> logits `[B, L, V]`.
+pub(crate) struct Head {
+    /// `None` is the embedding table.
+    own: Option<Linear>,
+    /// Logits `x` become `cap · tanh(x / cap)`.
+    cap: Option<f32>,
+}
+
+impl Head {
+    /// Takes `lm_head.weight`; a tied head drops it, as some checkpoints hold the table twice.
+    pub(crate) fn load(source: &Source<'_>, tied: bool, vocab: i32, hidden: i32) -> Result<Self> {
+        if tied {
+            source.discard(|name| name.starts_with("lm_head."));
+            return Ok(Self { own: None, cap: None });
+        }
+        Ok(Self { own: Some(Linear::load(source, "lm_head", vocab, hidden, false)?), cap: None })
+    }
+
+    /// With logits held between `-cap` and `cap`.
+    pub(crate) fn soft_capped(self, cap: f32) -> Self {
+        Self { cap: Some(cap), ..self }
+    }
+
+    pub(crate) fn forward(&self, hidden: &Array, table: &Embedding) -> Result<Array> {
+        let logits = match &self.own {
+            Some(head) => head.forward(hidden)?,
+            None => table.as_linear(hidden)?,
+        };
+        Ok(match self.cap {
+            Some(cap) => logits.divide(&logits.number(cap)?)?.tanh()?.multiply_number(cap)?,
+            None => logits,
+        })
+    }
+
+    pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
+        self.own.iter().flat_map(Linear::weights)
+    }
+}
