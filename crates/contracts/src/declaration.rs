@@ -45,6 +45,20 @@ pub enum LayerKind {
     },
 }
 
+impl LayerKind {
+    /// Values that one more position adds to a plain cache: 0 where the size does not depend on the length, and for
+    /// a layer that stores nothing. A sliding layer stops growing at its window.
+    pub const fn values_per_position(self) -> u64 {
+        match self {
+            Self::Full { kv_heads, head_dim } | Self::Sliding { kv_heads, head_dim, .. } => {
+                2 * kv_heads as u64 * head_dim as u64
+            }
+            Self::Latent { rank, rope_dim } => rank as u64 + rope_dim as u64,
+            Self::Recurrent { .. } | Self::Shared { .. } => 0,
+        }
+    }
+}
+
 /// Phases a graph implements beyond single-row prompt and decode, which every graph has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {

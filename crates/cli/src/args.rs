@@ -1,0 +1,174 @@
+//! The command line as typed. Meaning is worked out in `session.rs`.
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+/// Language models on MLX: Apple GPUs, NVIDIA GPUs and plain CPUs.
+#[derive(Debug, Parser)]
+#[command(name = "strata", version, propagate_version = true)]
+pub(crate) struct Arguments {
+    /// Say more about what is being done, on stderr
+    #[arg(long, global = true)]
+    pub(crate) verbose: bool,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Answer one prompt
+    Generate(GenerateArgs),
+    /// Talk, turn by turn
+    Chat(ChatArgs),
+    /// Bring a model here
+    Pull(PullArgs),
+    /// List the models that are here
+    Ls(LsArgs),
+    /// Describe a model: family, size, quantization, memory
+    Inspect(InspectArgs),
+    /// Convert a GGUF file to a model folder
+    Convert(ConvertArgs),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ModelArgs {
+    /// Folder, GGUF file, Hugging Face repository (organisation/name), or built-in name
+    #[arg(long, short, default_value = "smollm2", value_name = "NAME")]
+    pub(crate) model: String,
+    /// Which implementations run: `reference` gives mlx-lm's logits bit for bit
+    #[arg(long, value_enum, default_value_t = Kernels::Reference)]
+    pub(crate) kernels: Kernels,
+    /// Type of activations and unquantized weights [default: float32 on a CPU, the model's own on a GPU]
+    #[arg(long, value_enum)]
+    pub(crate) dtype: Option<ActivationType>,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum Kernels {
+    Reference,
+    Fast,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(crate) enum ActivationType {
+    Float32,
+    Float16,
+    Bfloat16,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct SamplingArgs {
+    /// Tokens to produce at most
+    #[arg(long, short = 'n', default_value_t = 512, value_name = "N")]
+    pub(crate) max_tokens: usize,
+    /// Temperature of the draw; 0 takes the likeliest token
+    #[arg(long, default_value_t = 0.7, value_name = "T", allow_negative_numbers = true)]
+    pub(crate) temp: f32,
+    /// Keep the likeliest tokens whose probabilities sum to this
+    #[arg(long, default_value_t = 0.95, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) top_p: f32,
+    /// Keep this many of the likeliest tokens; 0 keeps all
+    #[arg(long, default_value_t = 0, value_name = "K")]
+    pub(crate) top_k: u32,
+    /// Keep tokens at least this fraction as likely as the likeliest
+    #[arg(long, default_value_t = 0.0, value_name = "P", allow_negative_numbers = true)]
+    pub(crate) min_p: f32,
+    /// Divide positive and multiply negative logits of recent tokens by this
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) repetition_penalty: f32,
+    /// Subtract this from logits of recent tokens, once each
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) presence_penalty: f32,
+    /// Subtract this from logits of recent tokens, for each occurrence
+    #[arg(long, default_value_t = 0.0, value_name = "X", allow_negative_numbers = true)]
+    pub(crate) frequency_penalty: f32,
+    /// Add a bias to the logit of a token id: ID=BIAS, repeatable
+    #[arg(long, value_name = "ID=BIAS", value_parser = parse_bias)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    /// Seed of the draw; the same seed gives the same answer
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// End the answer before this text, repeatable
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+}
+
+fn parse_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("write ID=BIAS, such as 42=-5")?;
+    let id = id.trim().parse().map_err(|_| format!("{id:?} is no token id"))?;
+    let bias: f32 = bias.trim().parse().map_err(|_| format!("{bias:?} is no number"))?;
+    Ok((id, bias))
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    /// The prompt; read from standard input when that is a pipe and none is given
+    pub(crate) prompt: Option<std::ffi::OsString>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// System message
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// Give the prompt to the model as it is, without the chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// Print one JSON object at the end instead of streaming text
+    #[arg(long, conflicts_with = "quiet")]
+    pub(crate) json: bool,
+    /// Print the answer alone
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ChatArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// System message
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Print the answers alone, without statistics
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PullArgs {
+    /// Built-in name, Hugging Face repository or GGUF file
+    pub(crate) name: String,
+    /// Print nothing but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LsArgs {
+    /// Print one JSON array
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct InspectArgs {
+    /// Folder, GGUF file, Hugging Face repository or built-in name
+    #[arg(default_value = "smollm2")]
+    pub(crate) name: String,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ConvertArgs {
+    /// The GGUF file
+    pub(crate) input: PathBuf,
+    /// Folder to make; it must not exist or be empty
+    pub(crate) out: PathBuf,
+    /// Print nothing but errors
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+}
