@@ -4,9 +4,9 @@ use crate::error::{Error, Result};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use strata_artifacts::{Quantization, ResolvedQuantization, TensorView, Weights, infer_scheme};
-use strata_contracts::{Composition, Dtype, QuantScheme};
+use strata_contracts::{Composition, Dtype, KernelSet, QuantScheme};
 use strata_tensor::ops::Quantized;
-use strata_tensor::{Array, Shape};
+use strata_tensor::{Array, Device, Shape};
 
 /// All weights of a model on their way into a graph.
 pub(crate) struct Source<'a> {
@@ -16,6 +16,7 @@ pub(crate) struct Source<'a> {
     names: BTreeMap<String, &'a str>,
     quantization: RefCell<Option<ResolvedQuantization>>,
     activations: Option<Dtype>,
+    host_kernels: bool,
     taken: RefCell<BTreeSet<String>>,
 }
 
@@ -49,8 +50,19 @@ impl<'a> Source<'a> {
             names,
             quantization: RefCell::new(resolved),
             activations: composition.activations,
+            host_kernels: composition.kernels == KernelSet::Fast && Device::current()? == Device::Cpu,
             taken: RefCell::default(),
         })
+    }
+
+    /// True when layers are to run Strata's host kernels: fast mode on a CPU.
+    pub(crate) fn host_kernels(&self) -> bool {
+        self.host_kernels
+    }
+
+    /// The type of activations, where the composition fixes it.
+    pub(crate) fn activations(&self) -> Option<Dtype> {
+        self.activations
     }
 
     /// True when the file holds this tensor.
@@ -66,12 +78,17 @@ impl<'a> Source<'a> {
 
     /// A tensor of this exact shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
+        self.converted(self.float_view(name, shape)?)
+    }
+
+    fn float_view(&self, name: &str, shape: &[i32]) -> Result<TensorView> {
         let view = self.take(name)?;
         check_shape(name, &view, shape)?;
-        if !view.dtype.is_float() {
-            return Err(Error::TensorDtype { name: name.to_owned(), found: view.dtype });
+        if view.dtype.is_float() {
+            Ok(view)
+        } else {
+            Err(Error::TensorDtype { name: name.to_owned(), found: view.dtype })
         }
-        self.converted(view)
     }
 
     /// The matrix `[rows, columns]` of the module at `path`, plain or quantized as the file has it.
@@ -88,7 +105,8 @@ impl<'a> Source<'a> {
             if let Some(q) = self.quantization.borrow_mut().as_mut() {
                 q.entry_for(path);
             }
-            return Ok(Matrix::Dense(self.tensor(&weight, &with(leading, columns))?));
+            let view = self.float_view(&weight, &with(leading, columns))?;
+            return Ok(Matrix::Dense(self.part(view, leading)?));
         }
         let packed = self.take(&weight)?;
         let scales = self.take(&scales_name)?;
@@ -107,7 +125,8 @@ impl<'a> Source<'a> {
         check_shape(&weight, &packed, &with(leading, words))?;
         check_shape(&scales_name, &scales, &with(leading, groups))?;
         let biases = if scheme.has_biases() {
-            Some(self.tensor(&format!("{path}.biases"), &with(leading, groups))?)
+            let view = self.float_view(&format!("{path}.biases"), &with(leading, groups))?;
+            Some(self.part(view, leading)?)
         } else {
             None
         };
@@ -118,7 +137,7 @@ impl<'a> Source<'a> {
         }
         Ok(Matrix::Quantized(Quantized {
             weight: array(packed)?,
-            scales: self.converted(scales)?,
+            scales: self.part(scales, leading)?,
             biases,
             scheme,
         }))
@@ -165,6 +184,12 @@ impl<'a> Source<'a> {
         let view = self.weights.require(self.names.get(name).copied().unwrap_or(name))?;
         self.taken.borrow_mut().insert(name.to_owned());
         Ok(view)
+    }
+
+    /// A part of a matrix. Host kernels read every type beside every other, so there the file's type stays: half types
+    /// are half the bytes. Stacks of experts go through MLX, which wants one type.
+    fn part(&self, view: TensorView, leading: &[i32]) -> Result<Array> {
+        if self.host_kernels && leading.len() == 1 { array(view) } else { self.converted(view) }
     }
 
     /// The tensor in the composition's type, if it is of a floating-point one.

@@ -131,9 +131,9 @@ impl Block for GemmaBlock {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
+        let r = self.self_attn.forward(&self.input_layernorm, x, state, positions, phase)?;
         let h = x.add(&self.post_attention_layernorm.forward(&r)?)?;
-        let r = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h)?)?;
+        let r = self.mlp.forward(&self.pre_feedforward_layernorm, &h)?;
         Ok(h.add(&self.post_feedforward_layernorm.forward(&r)?)?)
     }
 
@@ -159,12 +159,13 @@ struct Attention {
 impl Attention {
     fn forward(
         &self,
+        norm: &RmsNorm,
         x: &Array,
         state: &mut LayerState,
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let [queries, keys, values] = self.projections.project(x)?;
+        let [queries, keys, values] = self.projections.project(norm, x)?;
         let queries = self.rope.forward(&heads_first(&queries)?, positions)?;
         let keys = self.rope.forward(&heads_first(&keys)?, positions)?;
         let read = state.append(&keys, &heads_first(&values)?, phase)?;

@@ -234,9 +234,9 @@ impl Block for GemmaBlock {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
+        let r = self.self_attn.forward(&self.input_layernorm, x, state, positions, phase)?;
         let h = self.add(x, &self.post_attention_layernorm.forward(&r)?)?;
-        let r = self.mlp.forward(&self.pre_feedforward_layernorm.forward(&h)?)?;
+        let r = self.mlp.forward(&self.pre_feedforward_layernorm, &h)?;
         self.add(&h, &self.post_feedforward_layernorm.forward(&r)?)
     }
 
@@ -274,12 +274,13 @@ impl Attention {
 
     fn forward(
         &self,
+        norm: &RmsNorm,
         x: &Array,
         state: &mut LayerState,
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let [queries, keys, values] = self.projections.project(x)?;
+        let [queries, keys, values] = self.projections.project(norm, x)?;
         let queries = self.q_norm.forward(&heads_first(&queries)?)?;
         let keys = self.k_norm.forward(&heads_first(&keys)?)?;
         let queries = self.rope.forward(&queries, positions)?;

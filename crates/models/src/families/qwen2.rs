@@ -118,10 +118,8 @@ impl Block for QwenBlock {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
-        let h = x.add(&r)?;
-        let r = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
-        Ok(h.add(&r)?)
+        let h = self.self_attn.forward_onto(&self.input_layernorm, x, state, positions, phase)?;
+        self.mlp.forward_onto(&self.post_attention_layernorm, &h)
     }
 
     fn weights(&self) -> Vec<&Array> {

@@ -159,10 +159,8 @@ impl Block for QwenBlock {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
-        let h = x.add(&r)?;
-        let r = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
-        Ok(h.add(&r)?)
+        let h = self.self_attn.forward_onto(&self.input_layernorm, x, state, positions, phase)?;
+        self.mlp.forward_onto(&self.post_attention_layernorm, &h)
     }
 
     fn weights(&self) -> Vec<&Array> {
@@ -172,10 +170,11 @@ impl Block for QwenBlock {
 }
 
 impl FeedForward {
-    fn forward(&self, x: &Array) -> Result<Array> {
+    /// `x` + the block of `norm(x)`.
+    fn forward_onto(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
         match self {
-            Self::Dense(mlp) => mlp.forward(x),
-            Self::Sparse(moe) => moe.forward(x),
+            Self::Dense(mlp) => mlp.forward_onto(norm, x),
+            Self::Sparse(moe) => Ok(x.add(&moe.forward(&norm.forward(x)?)?)?),
         }
     }
 

@@ -3,12 +3,20 @@
 
 use crate::error::Result;
 use std::rc::Rc;
+use strata_kernels::linear::Activation;
 use strata_tensor::Array;
 use strata_tensor::compile::{CompiledFunction, compile};
 
-/// A function of gate and input, shared by all layers.
+/// A gate, shared by all layers.
 #[derive(Clone)]
-pub(crate) enum Gate {
+pub(crate) struct Gate {
+    form: Form,
+    activation: Activation,
+}
+
+/// The compiled function of gate and input.
+#[derive(Clone)]
+enum Form {
     /// Compiled as a whole.
     Fused(Rc<CompiledFunction>),
     /// Of the gate alone; the product follows.
@@ -25,7 +33,7 @@ impl Gate {
             },
             true,
         )?;
-        Ok(Self::Fused(Rc::new(function)))
+        Ok(Self { form: Form::Fused(Rc::new(function)), activation: Activation::Silu })
     }
 
     /// `gelu(gate) · x` with `gelu(g) = g · (1 + erf(g / √2)) / 2` (mlx nn/layers/activations.py).
@@ -38,7 +46,7 @@ impl Gate {
             },
             true,
         )?;
-        Ok(Self::Activation(Rc::new(function)))
+        Ok(Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluErf })
     }
 
     /// `gelu(gate) · x` with `gelu(g) = g / 2 · (1 + tanh(√(2/π) · (g + 0.044715 · g³)))` (mlx
@@ -54,13 +62,18 @@ impl Gate {
             },
             true,
         )?;
-        Ok(Self::Activation(Rc::new(function)))
+        Ok(Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluTanh })
+    }
+
+    /// The host kernel's name of the gate.
+    pub(crate) fn activation(&self) -> Activation {
+        self.activation
     }
 
     pub(crate) fn forward(&self, gate: &Array, x: &Array) -> Result<Array> {
-        Ok(match self {
-            Self::Fused(function) => function.call(&[gate, x])?.swap_remove(0),
-            Self::Activation(function) => function.call(&[gate])?.swap_remove(0).multiply(x)?,
+        Ok(match &self.form {
+            Form::Fused(function) => function.call(&[gate, x])?.swap_remove(0),
+            Form::Activation(function) => function.call(&[gate])?.swap_remove(0).multiply(x)?,
         })
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! [`Attention`] is the block of most families; one that differs builds its own from [`Projections`].
 
-use super::linear::Linear;
+use super::linear::{Linear, forward_normed};
 use super::norm::RmsNorm;
 use super::rope::Rope;
 use crate::config::{Config, LARGEST};
@@ -95,18 +95,23 @@ impl Projections {
         })
     }
 
-    /// `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.
-    pub(crate) fn project(&self, x: &Array) -> Result<[Array; 3]> {
+    /// `norm(x)` of `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.
+    pub(crate) fn project(&self, norm: &RmsNorm, x: &Array) -> Result<[Array; 3]> {
         let (b, l) = (x.dim(0), x.dim(1));
         let split = |y: Array, heads: i32| y.reshape([b, l, heads, -1]);
         let Heads { queries, keys, .. } = self.heads;
-        let (q, k, v) = (self.q_proj.forward(x)?, self.k_proj.forward(x)?, self.v_proj.forward(x)?);
+        let [q, k, v] = forward_normed([&self.q_proj, &self.k_proj, &self.v_proj], norm, x)?;
         Ok([split(q, queries)?, split(k, keys)?, split(v, keys)?])
     }
 
     /// What the heads read, `[B, H, L, D]` -> `[B, L, E]`.
     pub(crate) fn output(&self, heads: &Array) -> Result<Array> {
         self.o_proj.forward(&join_heads(heads)?)
+    }
+
+    /// `residual` + [`Projections::output`].
+    pub(crate) fn output_onto(&self, residual: &Array, heads: &Array) -> Result<Array> {
+        self.o_proj.forward_onto(residual, &join_heads(heads)?)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
@@ -160,15 +165,16 @@ impl Attention {
         Ok(Self { norms, ..Self::load(source, path, heads, Biases::None, rope)? })
     }
 
-    /// `[B, L, E]` -> `[B, L, E]`.
-    pub(crate) fn forward(
+    /// `x` `[B, L, E]` + the block of `norm(x)`.
+    pub(crate) fn forward_onto(
         &self,
+        norm: &RmsNorm,
         x: &Array,
         state: &mut LayerState,
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let [mut queries, mut keys, values] = self.projections.project(x)?;
+        let [mut queries, mut keys, values] = self.projections.project(norm, x)?;
         if let Some([of_queries, of_keys]) = &self.norms {
             queries = of_queries.forward(&queries)?;
             keys = of_keys.forward(&keys)?;
@@ -176,7 +182,7 @@ impl Attention {
         let queries = self.rope.forward(&heads_first(&queries)?, positions)?;
         let keys = self.rope.forward(&heads_first(&keys)?, positions)?;
         let read = state.append(&keys, &heads_first(&values)?, phase)?;
-        self.projections.output(&read.attend(&queries, self.scale)?)
+        self.projections.output_onto(x, &read.attend(&queries, self.scale)?)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

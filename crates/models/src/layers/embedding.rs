@@ -1,7 +1,9 @@
 //! The embedding table, and its second use as the output head.
 
+use super::linear::product;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
+use strata_contracts::{Dtype, QuantMode};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
 
@@ -10,12 +12,20 @@ pub(crate) struct Embedding {
     table: Matrix,
     /// Factor on what is looked up, though not on the head.
     factor: Option<f32>,
+    host: bool,
+    /// Type of the vectors, where the composition fixes it.
+    activations: Option<Dtype>,
 }
 
 impl Embedding {
     /// Takes `PATH.weight`.
     pub(crate) fn load(source: &Source<'_>, path: &str, rows: i32, columns: i32) -> Result<Self> {
-        Ok(Self { table: source.matrix(path, rows, columns)?, factor: None })
+        Ok(Self {
+            table: source.matrix(path, rows, columns)?,
+            factor: None,
+            host: source.host_kernels(),
+            activations: source.activations(),
+        })
     }
 
     /// With a factor on every vector.
@@ -27,6 +37,9 @@ impl Embedding {
     pub(crate) fn forward(&self, ids: &Array) -> Result<Array> {
         let vectors = match &self.table {
             Matrix::Dense(table) => table.take(ids, 0)?,
+            Matrix::Quantized(q) if self.host && q.scheme.mode() == QuantMode::Affine => {
+                strata_kernels::embedding::embedding(q, ids)?
+            }
             Matrix::Quantized(q) => {
                 let rows = Quantized {
                     weight: q.weight.take(ids, 0)?,
@@ -37,6 +50,10 @@ impl Embedding {
                 ops::dequantize(&rows, None)?
             }
         };
+        let vectors = match self.activations {
+            Some(dtype) => vectors.astype(dtype)?,
+            None => vectors,
+        };
         Ok(match self.factor {
             Some(factor) => vectors.multiply_number(factor)?,
             None => vectors,
@@ -45,10 +62,7 @@ impl Embedding {
 
     /// The table as a tied head: `[B, L, E] -> [B, L, V]`.
     pub(crate) fn as_linear(&self, x: &Array) -> Result<Array> {
-        match &self.table {
-            Matrix::Dense(table) => Ok(x.matmul(&table.transpose(&[1, 0])?)?),
-            Matrix::Quantized(q) => Ok(ops::quantized_matmul(x, q, true)?),
-        }
+        product(&self.table, self.host, x)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

@@ -1,7 +1,14 @@
-//! Linear layers: `y = x Wᵀ + b`, the weight plain or quantized.
+//! Linear layers: `y = x Wᵀ + b`, the weight plain or quantized, alone or with what surrounds them.
+//!
+//! In fast mode on a CPU a group of layers with its norm, its gate or its residual is one node (strata-kernels,
+//! `linear`); everywhere else it is the plain composition in mlx-lm's order.
 
+use super::activation::Gate;
+use super::norm::RmsNorm;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
+use strata_contracts::QuantMode;
+use strata_kernels::linear::{self as host, Arithmetic, Finish, Input};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
 
@@ -17,6 +24,10 @@ enum Weight {
     Dense(Array),
     /// Packed rows `[N, K]`.
     Quantized(Quantized),
+    /// `[N, K]` for the host kernel.
+    HostDense(Array),
+    /// Packed rows `[N, K]` for the host kernel.
+    HostQuantized(Quantized),
 }
 
 impl Linear {
@@ -28,28 +39,129 @@ impl Linear {
         inputs: i32,
         bias: bool,
     ) -> Result<Self> {
+        let bias = bias.then(|| source.tensor(&format!("{path}.bias"), &[outputs])).transpose()?;
+        let host = source.host_kernels();
         let weight = match source.matrix(path, outputs, inputs)? {
+            Matrix::Dense(w) if host => Weight::HostDense(w),
             Matrix::Dense(w) => Weight::Dense(w.transpose(&[1, 0])?),
+            Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => Weight::HostQuantized(q),
             Matrix::Quantized(q) => Weight::Quantized(q),
         };
-        let bias = bias.then(|| source.tensor(&format!("{path}.bias"), &[outputs])).transpose()?;
         Ok(Self { weight, bias })
     }
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        Ok(match (&self.weight, &self.bias) {
-            (Weight::Dense(w), None) => x.matmul(w)?,
-            (Weight::Dense(w), Some(bias)) => ops::addmm(bias, x, w, 1.0, 1.0)?,
-            (Weight::Quantized(q), None) => ops::quantized_matmul(x, q, true)?,
-            (Weight::Quantized(q), Some(bias)) => ops::quantized_matmul(x, q, true)?.add(bias)?,
+        if let Some(kernel) = self.host() {
+            return Ok(
+                host::linear(Input::new(x), &[kernel], Finish::Store, Arithmetic::Int8)?.swap_remove(0)
+            );
+        }
+        let product = match &self.weight {
+            Weight::Quantized(q) | Weight::HostQuantized(q) => ops::quantized_matmul(x, q, true)?,
+            Weight::Dense(w) => match &self.bias {
+                Some(bias) => return Ok(ops::addmm(bias, x, w, 1.0, 1.0)?),
+                None => x.matmul(w)?,
+            },
+            Weight::HostDense(w) => x.matmul(&w.transpose(&[1, 0])?)?,
+        };
+        Ok(match &self.bias {
+            Some(bias) => product.add(bias)?,
+            None => product,
         })
+    }
+
+    /// `residual + forward(x)`.
+    pub(crate) fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array> {
+        match self.host() {
+            Some(kernel) => {
+                let finish = Finish::Add(residual);
+                Ok(host::linear(Input::new(x), &[kernel], finish, Arithmetic::Int8)?.swap_remove(0))
+            }
+            None => Ok(residual.add(&self.forward(x)?)?),
+        }
+    }
+
+    /// The host kernel's operands, in fast mode on a CPU.
+    fn host(&self) -> Option<host::Linear<'_>> {
+        let weight = match &self.weight {
+            Weight::HostDense(w) => host::Weight::Plain(w),
+            Weight::HostQuantized(q) => host::Weight::Quantized(q),
+            Weight::Dense(_) | Weight::Quantized(_) => return None,
+        };
+        Some(host::Linear { weight, bias: self.bias.as_ref() })
+    }
+
+    fn scheme(&self) -> Option<strata_contracts::QuantScheme> {
+        match &self.weight {
+            Weight::Quantized(q) | Weight::HostQuantized(q) => Some(q.scheme),
+            Weight::Dense(_) | Weight::HostDense(_) => None,
+        }
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
         let parts = match &self.weight {
-            Weight::Dense(w) => [Some(w), None, None],
-            Weight::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
+            Weight::Dense(w) | Weight::HostDense(w) => [Some(w), None, None],
+            Weight::Quantized(q) | Weight::HostQuantized(q) => {
+                [Some(&q.weight), Some(&q.scales), q.biases.as_ref()]
+            }
         };
         parts.into_iter().flatten().chain(&self.bias)
+    }
+}
+
+/// Several layers of the same normed input: `linear_i(norm(x))`.
+pub(crate) fn forward_normed<const N: usize>(
+    linears: [&Linear; N],
+    norm: &RmsNorm,
+    x: &Array,
+) -> Result<[Array; N]> {
+    let kernels: Option<Vec<_>> = linears.iter().map(|l| l.host()).collect();
+    if let Some(kernels) = kernels {
+        let input = Input { norm: Some(norm.host()), ..Input::new(x) };
+        let outputs = host::linear(input, &kernels, Finish::Store, Arithmetic::Int8)?;
+        let mut outputs = outputs.into_iter();
+        return Ok(std::array::from_fn(|_| outputs.next().expect("one output a layer")));
+    }
+    let x = norm.forward(x)?;
+    let mut out = Vec::with_capacity(N);
+    for linear in linears {
+        out.push(linear.forward(&x)?);
+    }
+    let mut out = out.into_iter();
+    Ok(std::array::from_fn(|_| out.next().expect("one output a layer")))
+}
+
+/// The gated product of two layers of the same normed input: `act(gate(norm(x))) · up(norm(x))`.
+pub(crate) fn forward_gated(
+    gate_proj: &Linear,
+    up_proj: &Linear,
+    gate: &Gate,
+    norm: &RmsNorm,
+    x: &Array,
+) -> Result<Array> {
+    if gate_proj.scheme() == up_proj.scheme()
+        && let (Some(first), Some(second)) = (gate_proj.host(), up_proj.host())
+    {
+        let input = Input { norm: Some(norm.host()), ..Input::new(x) };
+        let finish = Finish::Gate(gate.activation());
+        return Ok(host::linear(input, &[first, second], finish, Arithmetic::Int8)?.swap_remove(0));
+    }
+    let [gated, up] = forward_normed([gate_proj, up_proj], norm, x)?;
+    gate.forward(&gated, &up)
+}
+
+/// `x Wᵀ` with a matrix that is also something else, such as the embedding table.
+pub(crate) fn product(matrix: &Matrix, host: bool, x: &Array) -> Result<Array> {
+    let kernel = |weight| -> Result<Array> {
+        let linear = host::Linear { weight, bias: None };
+        Ok(host::linear(Input::new(x), &[linear], Finish::Store, Arithmetic::Int8)?.swap_remove(0))
+    };
+    match matrix {
+        Matrix::Dense(w) if host => kernel(host::Weight::Plain(w)),
+        Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => {
+            kernel(host::Weight::Quantized(q))
+        }
+        Matrix::Dense(w) => Ok(x.matmul(&w.transpose(&[1, 0])?)?),
+        Matrix::Quantized(q) => Ok(ops::quantized_matmul(x, q, true)?),
     }
 }

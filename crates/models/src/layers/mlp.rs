@@ -1,7 +1,8 @@
 //! The gated feed-forward block: `down(act(gate(x)) · up(x))`.
 
 use super::activation::Gate;
-use super::linear::Linear;
+use super::linear::{Linear, forward_gated};
+use super::norm::RmsNorm;
 use crate::error::Result;
 use crate::weights::Source;
 use strata_tensor::Array;
@@ -34,8 +35,18 @@ impl Mlp {
         })
     }
 
-    pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
-        self.down_proj.forward(&self.gate.forward(&self.gate_proj.forward(x)?, &self.up_proj.forward(x)?)?)
+    /// The block of `norm(x)`.
+    pub(crate) fn forward(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
+        self.down_proj.forward(&self.inner(norm, x)?)
+    }
+
+    /// `x` + the block of `norm(x)`.
+    pub(crate) fn forward_onto(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
+        self.down_proj.forward_onto(x, &self.inner(norm, x)?)
+    }
+
+    fn inner(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
+        forward_gated(&self.gate_proj, &self.up_proj, &self.gate, norm, x)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

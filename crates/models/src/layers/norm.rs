@@ -26,6 +26,11 @@ impl RmsNorm {
         Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
     }
 
+    /// The host kernel's operands.
+    pub(crate) fn host(&self) -> strata_kernels::linear::Norm<'_> {
+        strata_kernels::linear::Norm { weight: Some(&self.weight), shift: 0.0, eps: self.eps }
+    }
+
     pub(crate) fn weight(&self) -> &Array {
         &self.weight
     }
