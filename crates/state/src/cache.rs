@@ -6,6 +6,7 @@ use crate::form::Form;
 use crate::layer::Side;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
+use crate::snapshot::Saved;
 use strata_tensor::Array;
 
 /// What every cache does, besides being cloned: arrays are shared by clones until one of them writes.
@@ -60,4 +61,13 @@ pub(crate) trait Cache: Sized {
 
     /// Moves padding on the right of rows to their left.
     fn end_padded(&mut self) -> Result<()>;
+
+    /// What a file must hold of one row.
+    fn saved(&self) -> Result<Saved>;
+
+    /// This empty cache with what was saved of one like it.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`](crate::Error::Snapshot).
+    fn restored(&self, saved: Saved) -> Result<Self>;
 }

@@ -52,14 +52,14 @@ pub enum Error {
     #[error("a batch needs at least one row")]
     NoRows,
     /// States of different graphs or compositions.
-    #[error("states to be put together differ at layer {layer}: {first} and {other}")]
+    #[error("states to be put together differ at layer {layer}: {first}; {other}")]
     Unlike {
         /// First layer that differs.
         layer: usize,
         /// What the first state keeps there.
-        first: &'static str,
+        first: String,
         /// What the other keeps.
-        other: &'static str,
+        other: String,
     },
     /// Rows that are still read padded on the right.
     #[error("rows cannot join, leave or be copied before their padding has been moved to the left")]
@@ -119,4 +119,10 @@ pub enum Error {
     /// A recurrence over nothing.
     #[error("a recurrence needs at least one input")]
     NoInputs,
+    /// A snapshot and a state that do not fit each other.
+    #[error("the snapshot does not fit: {reason}")]
+    Snapshot {
+        /// Why not.
+        reason: String,
+    },
 }

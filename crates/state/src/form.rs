@@ -6,6 +6,7 @@ use crate::format::Format;
 use crate::mask::{Masks, Seen};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
+use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -63,5 +64,46 @@ impl Form {
         let Some((format, _)) = &self.later else { return Ok((self.clone(), stored.cloned())) };
         let stored = stored.map(|stored| format.encode(stored)).transpose()?;
         Ok((Self { format: format.clone(), later: None, ..self.clone() }, stored))
+    }
+
+    /// This form with the format that `saved` has, which it must have or change to, and the saved planes.
+    ///
+    /// # Errors
+    /// [`Error::Snapshot`] for another format or planes that are not of one row of this form.
+    pub(crate) fn restored(&self, saved: &Saved) -> Result<(Self, Option<Planes>)> {
+        let unfit = |reason: String| Error::Snapshot { reason };
+        let mut form = self.clone();
+        if let Some((format, _)) = self.later.as_ref().filter(|(format, _)| format.tag() == saved.format) {
+            (form.format, form.later) = (format.clone(), None);
+        }
+        if form.format.tag() != saved.format {
+            let there = form.format.tag();
+            return Err(unfit(format!("it is stored as {} but the layer keeps {there}", saved.format)));
+        }
+        if saved.arrays.is_empty() && saved.length == 0 {
+            return Ok((form, None));
+        }
+        let names = form.format.names();
+        let time = saved.arrays.first().map_or(0, |a| a.dim(2));
+        let fits = |a: &Array| {
+            a.ndim() == 4 && a.dim(0) == 1 && a.dim(1) == self.kv_heads as i32 && a.dim(2) == time
+        };
+        let width = form.format.width(self.head_dim as usize);
+        let found = saved.arrays.first().map_or(0, |a| a.dim(3) as usize);
+        if saved.arrays.len() != names.len() || !saved.arrays.iter().all(fits) || time == 0 || width != found
+        {
+            let shapes: Vec<String> = saved.arrays.iter().map(|a| a.shape().to_string()).collect();
+            return Err(unfit(format!(
+                "arrays of shapes {} are not {names:?} of its heads",
+                shapes.join(", ")
+            )));
+        }
+        Ok((form, Some(Planes::new(saved.arrays.clone()))))
+    }
+
+    /// Planes of this form to be saved.
+    pub(crate) fn saved(&self, stored: Option<Planes>, length: usize, next: usize) -> Saved {
+        let arrays = stored.map_or_else(Vec::new, |stored| stored.arrays().to_vec());
+        Saved { format: self.format.tag(), length, next, arrays }
     }
 }

@@ -59,6 +59,35 @@ impl Format {
         }
     }
 
+    /// Its name in files.
+    pub(crate) fn tag(&self) -> String {
+        match self {
+            Self::Dense => "dense".to_owned(),
+            Self::Affine(scheme) => {
+                format!("affine, {} bits, groups of {}", scheme.bits(), scheme.group_size())
+            }
+        }
+    }
+
+    /// Elements of the first plane for a key of `values` values.
+    pub(crate) fn width(&self, values: usize) -> usize {
+        match self {
+            Self::Dense => values,
+            Self::Affine(scheme) => scheme.packed_columns(values).unwrap_or(0),
+        }
+    }
+
+    /// Bytes of one head's key or value of `values` values.
+    pub(crate) fn bytes(&self, values: usize, activations: Dtype) -> usize {
+        match self {
+            Self::Dense => values * activations.size(),
+            Self::Affine(scheme) => {
+                let groups = values / scheme.group_size() as usize;
+                self.width(values) * Dtype::Uint32.size() + 2 * groups * activations.size()
+            }
+        }
+    }
+
     /// What each plane is.
     pub(crate) fn names(&self) -> &'static [&'static str] {
         match self {

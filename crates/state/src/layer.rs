@@ -10,6 +10,7 @@ use crate::read::AttentionRead;
 use crate::recurrent::{Memory, Recurrence, RecurrentCache};
 use crate::rotating::RotatingCache;
 use crate::shared::SharedLayer;
+use crate::snapshot::Saved;
 use std::rc::Rc;
 use strata_contracts::KernelSet;
 use strata_tensor::{Array, ops};
@@ -63,6 +64,9 @@ macro_rules! each {
 }
 
 impl LayerState {
+    /// Name of a layer that stores nothing.
+    pub(crate) const SHARED: &'static str = "a shared layer";
+
     /// Stores the keys `[B, Hkv, L, D]` and values `[B, Hkv, L, Dv]` of new positions, and gives what queries at these
     /// positions see.
     ///
@@ -148,8 +152,23 @@ impl LayerState {
             Self::Plain(_) => "a plain cache",
             Self::Rotating(_) => "a rotating cache",
             Self::Recurrent(_) => "a recurrent memory",
-            Self::Shared(_) => "a shared layer",
+            Self::Shared(_) => Self::SHARED,
             Self::Mixed(rows) => rows.name(),
+        }
+    }
+
+    /// What rows must have in common to lie in one batch.
+    pub(crate) fn description(&self) -> String {
+        let form = self.form();
+        let format = form.later.as_ref().map_or(&form.format, |(format, _)| format).tag();
+        let &Form { kv_heads, head_dim, .. } = form;
+        match self {
+            Self::Recurrent(_) | Self::Shared(_) => self.name().to_owned(),
+            Self::Mixed(rows) => rows.groups()[0].1.description(),
+            Self::Rotating(ring) => {
+                format!("{} of {}, {kv_heads} x {head_dim}, {format}", self.name(), ring.window())
+            }
+            Self::Plain(_) => format!("{}, {kv_heads} x {head_dim}, {format}", self.name()),
         }
     }
 
@@ -243,6 +262,26 @@ impl LayerState {
             (Self::Mixed(rows), Self::Mixed(before)) => rows.commit(before, keep),
             _ => Err(Error::InRound),
         }
+    }
+
+    pub(crate) fn saved(&self) -> Result<Saved> {
+        match self {
+            Self::Plain(cache) => cache.saved(),
+            Self::Rotating(cache) => cache.saved(),
+            Self::Recurrent(cache) => cache.saved(),
+            Self::Shared(layer) => layer.saved(),
+            Self::Mixed(_) => Err(Error::MixedRows),
+        }
+    }
+
+    pub(crate) fn restored(&self, saved: Saved) -> Result<Self> {
+        Ok(match self {
+            Self::Plain(cache) => Self::Plain(cache.restored(saved)?),
+            Self::Rotating(cache) => Self::Rotating(cache.restored(saved)?),
+            Self::Recurrent(cache) => Self::Recurrent(cache.restored(saved)?),
+            Self::Shared(layer) => Self::Shared(layer.restored(saved)?),
+            Self::Mixed(_) => return Err(Error::MixedRows),
+        })
     }
 
     /// The rows of several layers, one below the other.

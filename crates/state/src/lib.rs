@@ -9,7 +9,10 @@
 //! that share keys rotate at the same position, whatever has been appended meanwhile.
 #![forbid(unsafe_code)]
 
+mod bytes;
 mod cache;
+mod container;
+mod disk;
 mod error;
 mod form;
 mod format;
@@ -18,21 +21,27 @@ mod mask;
 mod mixed;
 mod plain;
 mod planes;
+mod prefix;
 mod read;
 mod recurrent;
 mod rotating;
 mod round;
 mod rows;
 mod shared;
+mod snapshot;
 mod state;
 
+pub use bytes::{bytes_per_token, projected_bytes};
+pub use disk::DiskCache;
 pub use error::{Error, Result};
 pub use layer::{LayerState, Phase, Side};
 pub use mixed::MixedRows;
 pub use plain::PlainCache;
+pub use prefix::{PrefixCache, PrefixStatistics};
 pub use read::AttentionRead;
 pub use recurrent::{Memory, Recurrence, RecurrentCache, RecurrentSpan};
 pub use rotating::RotatingCache;
 pub use round::Round;
 pub use shared::SharedLayer;
+pub use snapshot::Snapshot;
 pub use state::{Positions, State};

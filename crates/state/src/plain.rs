@@ -2,13 +2,14 @@
 //! `BatchKVCache`, models/cache.py).
 
 use crate::cache::Cache;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::form::Form;
 use crate::layer::Side;
 use crate::mask::{Seen, Span};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
+use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -73,7 +74,7 @@ impl Cache for PlainCache {
     }
 
     fn converted(&self) -> Result<Self> {
-        let (form, stored) = self.form.converted(self.live()?.as_ref())?;
+        let (form, stored) = self.form.converted(self.stored.as_ref())?;
         Ok(Self { form, stored, ..self.clone() })
     }
 
@@ -115,6 +116,18 @@ impl Cache for PlainCache {
 
     fn arrays(&self) -> Vec<&Array> {
         self.stored.iter().flat_map(Planes::arrays).collect()
+    }
+
+    fn saved(&self) -> Result<Saved> {
+        Ok(self.form.saved(self.live()?, self.length, self.length))
+    }
+
+    fn restored(&self, saved: Saved) -> Result<Self> {
+        let (form, stored) = self.form.restored(&saved)?;
+        if stored.as_ref().map_or(0, Planes::len) != saved.length {
+            return Err(Error::Snapshot { reason: format!("it does not hold {} positions", saved.length) });
+        }
+        Ok(Self { form, stored, length: saved.length, ..self.clone() })
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {
@@ -190,10 +203,12 @@ impl PlainCache {
 
     /// Buffers with room for `new` behind the live positions.
     fn with_room(&self, new: &Planes) -> Result<Planes> {
+        let end = self.length + new.len();
+        let capacity = end.next_multiple_of(STEP);
         match &self.stored {
-            Some(stored) if self.length + new.len() <= stored.len() => Ok(stored.clone()),
-            Some(stored) => stored.slice(0, self.length)?.padded(0, new.len().next_multiple_of(STEP)),
-            None => new.room(new.len().next_multiple_of(STEP)),
+            Some(stored) if end <= stored.len() => Ok(stored.clone()),
+            Some(stored) => stored.slice(0, self.length)?.padded(0, capacity - self.length),
+            None => new.room(capacity),
         }
     }
 

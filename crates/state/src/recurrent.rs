@@ -9,6 +9,7 @@ use crate::layer::{Phase, Side};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
+use crate::snapshot::Saved;
 use std::fmt;
 use std::rc::Rc;
 use strata_contracts::KernelSet;
@@ -216,6 +217,28 @@ impl Cache for RecurrentCache {
 
     fn arrays(&self) -> Vec<&Array> {
         self.memory.tail.iter().chain(&self.memory.state).collect()
+    }
+
+    fn saved(&self) -> Result<Saved> {
+        let format = match (&self.memory.tail, &self.memory.state) {
+            (None, None) => "nothing",
+            (Some(_), None) => "tail",
+            (None, Some(_)) => "state",
+            (Some(_), Some(_)) => "tail and state",
+        };
+        let arrays = self.arrays().into_iter().cloned().collect();
+        Ok(Saved { format: format.to_owned(), length: self.length, next: self.length, arrays })
+    }
+
+    fn restored(&self, saved: Saved) -> Result<Self> {
+        let mut arrays = saved.arrays.into_iter();
+        let mut next = |there: bool| if there { arrays.next() } else { None };
+        let tail = next(matches!(&*saved.format, "tail" | "tail and state"));
+        let state = next(matches!(&*saved.format, "state" | "tail and state"));
+        if tail.iter().chain(&state).any(|a| a.dim(0) != 1) || arrays.next().is_some() {
+            return Err(Error::Snapshot { reason: "its memory is not that of one row".to_owned() });
+        }
+        Ok(Self { memory: Memory { tail, state }, length: saved.length, ..self.clone() })
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {

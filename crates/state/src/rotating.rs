@@ -15,6 +15,7 @@ use crate::plain::STEP;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
+use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -55,6 +56,11 @@ impl RotatingCache {
     pub(crate) fn of_form(form: Form, window: u32) -> Self {
         let window = window.max(1) as usize;
         Self { form, window, keep: 0, stored: None, length: 0, next: 0, rows: None, round: None }
+    }
+
+    /// Positions that a query sees, its own included.
+    pub fn window(&self) -> usize {
+        self.window
     }
 
     /// Never overwrites the first `keep` positions, of which there are fewer than the ring has.
@@ -155,6 +161,25 @@ impl Cache for RotatingCache {
 
     fn arrays(&self) -> Vec<&Array> {
         self.stored.iter().flat_map(Planes::arrays).collect()
+    }
+
+    fn saved(&self) -> Result<Saved> {
+        let stored = self.stored.as_ref().map(|stored| stored.slice(0, stored.len().min(self.length)));
+        Ok(self.form.saved(stored.transpose()?, self.length, self.next))
+    }
+
+    fn restored(&self, saved: Saved) -> Result<Self> {
+        let (form, stored) = self.form.restored(&saved)?;
+        let (held, length, next) = (stored.as_ref().map_or(0, Planes::len), saved.length, saved.next);
+        // Not wrapped: the ring ends where it is written next. Wrapped: it is full.
+        let fits = (next == held && held >= length.min(self.window - 1))
+            || (held == self.window && length >= held && (self.keep..=held).contains(&next));
+        if !fits || held > length {
+            let reason =
+                format!("a ring of {} cannot hold {held} of {length} positions up to {next}", self.window);
+            return Err(Error::Snapshot { reason });
+        }
+        Ok(Self { form, stored, length, next, ..self.clone() })
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {

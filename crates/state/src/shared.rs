@@ -6,6 +6,7 @@ use crate::form::Form;
 use crate::layer::Side;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
+use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -71,6 +72,14 @@ impl Cache for SharedLayer {
 
     fn arrays(&self) -> Vec<&Array> {
         Vec::new()
+    }
+
+    fn saved(&self) -> Result<Saved> {
+        Ok(Saved { format: "nothing".to_owned(), length: 0, next: 0, arrays: Vec::new() })
+    }
+
+    fn restored(&self, _saved: Saved) -> Result<Self> {
+        Ok(self.clone())
     }
 
     fn stack(caches: &[&Self]) -> Result<Self> {

@@ -142,6 +142,11 @@ impl State {
         Ok(())
     }
 
+    /// Bytes of all arrays held, room to grow included.
+    pub fn bytes(&self) -> usize {
+        self.arrays().iter().map(|array| array.nbytes()).sum()
+    }
+
     /// Every array held, to be evaluated together.
     pub fn arrays(&self) -> Vec<&Array> {
         self.layers.iter().flat_map(LayerState::arrays).collect()
@@ -170,13 +175,14 @@ impl State {
         let Some(first) = states.first() else { return Err(Error::NoRows) };
         for state in states {
             state.check_closed()?;
-            let unlike = (0..first.len().max(state.len())).find(|&i| {
-                let name = |s: &Self| s.layers.get(i).map(LayerState::name);
-                name(first) != name(state)
-            });
-            if let Some(layer) = unlike {
-                let name = |s: &Self| s.layers.get(layer).map_or("nothing", LayerState::name);
-                return Err(Error::Unlike { layer, first: name(first), other: name(state) });
+            for layer in 0..first.len().max(state.len()) {
+                let describe = |s: &Self| {
+                    s.layers.get(layer).map_or_else(|| "nothing".to_owned(), LayerState::description)
+                };
+                let (first, other) = (describe(first), describe(state));
+                if first != other {
+                    return Err(Error::Unlike { layer, first, other });
+                }
             }
         }
         let layers = (0..first.len()).map(|i| {

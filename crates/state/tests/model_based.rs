@@ -27,6 +27,8 @@ enum Op {
     Padded(Vec<usize>, usize, bool),
     /// Spans appended on trial, and how many positions of each row are kept; `None` drops the round.
     Round(Vec<usize>, Option<Vec<usize>>),
+    /// Through a file and back.
+    Save,
     /// A pass on trial that is accepted as it is.
     Accept(usize),
 }
@@ -44,6 +46,7 @@ fn op() -> impl Strategy<Value = Op> {
             .prop_map(|(lengths, span, left)| Op::Padded(lengths, span, left)),
         4 => (prop::collection::vec(1..5usize, 1..3), prop::option::of(prop::collection::vec(0..9usize, 4)))
             .prop_map(|(spans, keep)| Op::Round(spans, keep)),
+        1 => Just(Op::Save),
         1 => (1..5usize).prop_map(Op::Accept),
     ]
 }
@@ -61,6 +64,7 @@ fn apply(world: &mut World, op: Op) {
         Op::Fork(n) => world.fork(n),
         Op::Padded(lengths, span, left) => world.padded(&lengths, span, left),
         Op::Round(spans, keep) => world.round(&spans, keep.as_deref()),
+        Op::Save => world.save(),
         Op::Accept(n) => world.accept(n),
         Op::Join(_) => {}
     }

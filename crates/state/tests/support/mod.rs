@@ -1,7 +1,7 @@
 //! The model: a batch of rows that keep every token they have seen, beside the state under test.
 
 use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
-use strata_state::{Phase, Side, State};
+use strata_state::{Phase, Side, Snapshot, State};
 use strata_tensor::{Array, ops};
 
 const KV_HEADS: usize = 2;
@@ -323,6 +323,18 @@ impl World {
             assert_eq!(found.to_bytes().expect("bytes"), expected.to_bytes().expect("bytes"));
         }
         self.rows.iter_mut().zip(&step).for_each(|(row, tokens)| row.tokens.extend(tokens));
+    }
+
+    /// Through the bytes of a file and back; a batch goes on with its first row alone.
+    pub(crate) fn save(&mut self) {
+        self.extract(0);
+        let tokens: Vec<u32> = self.rows[0].tokens.iter().map(|&token| token as u32).collect();
+        let file = self.state.snapshot("model", &tokens).expect("a snapshot").encode();
+        let snapshot = Snapshot::decode(&file).expect("decodes");
+        assert_eq!(snapshot.tokens(), tokens);
+        let mut restored = snapshot.restore(&Self::compose(&self.layers, &self.kv)).expect("restores");
+        std::mem::swap(&mut self.state, &mut restored);
+        self.same_next(&mut restored);
     }
 
     pub(crate) fn accept(&mut self, count: usize) {

@@ -1,0 +1,79 @@
+//! What a state costs in memory, known before it exists: for admission and for limits.
+
+use crate::error::Result;
+use crate::format::Format;
+use crate::plain::STEP;
+use strata_contracts::{Composition, Dtype, LayerKind};
+
+/// Bytes of one layer's storage.
+struct Cost {
+    /// Of one position.
+    position: usize,
+    /// Most positions that are kept; `None` without a bound.
+    window: Option<usize>,
+    /// Of a row, whatever its length.
+    fixed: usize,
+}
+
+/// Bytes by which each token of a row makes a state grow, once rings are full: those of keys and values of all layers that
+/// keep every position, in the number format that a long row has. `activations` is the type keys and values come in.
+///
+/// # Errors
+/// [`Error::Format`](crate::Error::Format) as for [`State::compose`](crate::State::compose).
+pub fn bytes_per_token(layers: &[LayerKind], composition: &Composition, activations: Dtype) -> Result<usize> {
+    let costs = costs(layers, composition, activations)?;
+    Ok(costs.iter().filter(|cost| cost.window.is_none()).map(|cost| cost.position).sum())
+}
+
+/// Bytes of a state of `rows` rows of up to `tokens` tokens each, read in one piece or token by token, with the room that
+/// buffers grow ahead.
+///
+/// # Errors
+/// As [`bytes_per_token`].
+pub fn projected_bytes(
+    layers: &[LayerKind],
+    composition: &Composition,
+    activations: Dtype,
+    rows: usize,
+    tokens: usize,
+) -> Result<usize> {
+    let of_row = costs(layers, composition, activations)?.into_iter().map(|cost| {
+        let positions = match cost.window {
+            Some(window) => tokens.min(window),
+            None => tokens.next_multiple_of(STEP),
+        };
+        let fixed = if tokens > 0 { cost.fixed } else { 0 };
+        cost.position.saturating_mul(positions).saturating_add(fixed)
+    });
+    Ok(rows.saturating_mul(of_row.fold(0, usize::saturating_add)))
+}
+
+fn costs(layers: &[LayerKind], composition: &Composition, activations: Dtype) -> Result<Vec<Cost>> {
+    let each = layers.iter().enumerate().map(|(layer, kind)| {
+        let vector = |values: u32| -> Result<usize> {
+            let format = Format::of_layer(&composition.kv.format, layer, values)?;
+            Ok(format.bytes(values as usize, activations))
+        };
+        Ok(match *kind {
+            LayerKind::Full { kv_heads, head_dim } => {
+                Cost { position: 2 * kv_heads as usize * vector(head_dim)?, window: None, fixed: 0 }
+            }
+            LayerKind::Sliding { kv_heads, head_dim, window } => Cost {
+                position: 2 * kv_heads as usize * vector(head_dim)?,
+                window: Some(window as usize),
+                fixed: 0,
+            },
+            LayerKind::Latent { rank, rope_dim } => {
+                Cost { position: vector(rank)? + vector(rope_dim)?, window: None, fixed: 0 }
+            }
+            LayerKind::Recurrent { channels, tail, state } => {
+                let tail = channels as usize * tail as usize * activations.size();
+                // The recurrent state is kept in float32 whatever the activations are.
+                let state = state as usize * Dtype::Float32.size();
+                Cost { position: 0, window: Some(0), fixed: tail + state }
+            }
+            LayerKind::Shared { .. } => Cost { position: 0, window: Some(0), fixed: 0 },
+        })
+    });
+    each.collect()
+}
