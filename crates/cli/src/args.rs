@@ -28,6 +28,8 @@ pub(crate) enum Command {
     Inspect(InspectArgs),
     /// Convert a GGUF file to a model folder
     Convert(ConvertArgs),
+    /// Measure prompt and decode speed
+    Bench(BenchArgs),
 }
 
 #[derive(Debug, Args)]
@@ -134,6 +136,27 @@ pub(crate) struct ChatArgs {
     /// Print the answers alone, without statistics
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Tokens of the prompt
+    #[arg(long, default_value_t = 512, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) prompt: u32,
+    /// Tokens to produce
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub(crate) r#gen: u32,
+    /// Rows that decode together
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
+    pub(crate) batch: u32,
+    /// Measured runs, after one that is not counted
+    #[arg(long, default_value_t = 5, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) runs: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -12,6 +12,7 @@ use clap::Parser;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    let started = std::time::Instant::now();
     let arguments = Arguments::parse();
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
@@ -26,6 +27,7 @@ fn main() -> ExitCode {
         Command::Ls(args) => commands::ls::run(args),
         Command::Inspect(args) => commands::inspect::run(args),
         Command::Convert(args) => commands::convert::run(args),
+        Command::Bench(args) => commands::bench::run(args, started),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -145,7 +145,7 @@ fn sampling_options(args: &SamplingArgs) -> SamplingOptions {
 }
 
 /// Half types are slow on MLX's CPU backend, so a CPU computes in float32 unless told otherwise.
-fn composition(args: &ModelArgs) -> Result<Composition> {
+pub(crate) fn composition(args: &ModelArgs) -> Result<Composition> {
     let activations = match args.dtype {
         Some(ActivationType::Float32) => Some(Dtype::Float32),
         Some(ActivationType::Float16) => Some(Dtype::Float16),

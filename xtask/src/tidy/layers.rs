@@ -57,6 +57,8 @@ const LAYERS: [Layer; 14] = [
             "strata-contracts",
             "strata-artifacts",
             "strata-engine",
+            // For the number of threads and the machine's ceilings that `bench` prints.
+            "strata-kernels",
             "strata-sys",
             "strata-server",
             "strata-generate",

@@ -5,6 +5,7 @@
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -13,6 +14,7 @@
 #include "mlx/c/private/array.h"
 #include "mlx/c/private/enums.h"
 #include "mlx/c/private/stream.h"
+#include "mlx/c/private/string.h"
 #include "mlx/c/private/vector.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
@@ -180,4 +182,28 @@ extern "C" const void* strata_array_data(const mlx_array arr) {
     mlx_error(e.what());
     return nullptr;
   }
+}
+
+extern "C" int strata_graph_names(mlx_string* res, const mlx_vector_array outputs) {
+  try {
+    std::unordered_set<const mlx::core::Primitive*> seen;
+    std::vector<array> pending = mlx_vector_array_get_(outputs);
+    std::string names;
+    while (!pending.empty()) {
+      auto a = std::move(pending.back());
+      pending.pop_back();
+      // A computed array has let go of its inputs; one that was made from data never had any.
+      if (a.status() != array::Status::unscheduled || !a.has_primitive() || !seen.insert(a.primitive_ptr().get()).second) {
+        continue;
+      }
+      names += a.primitive().name();
+      names += '\n';
+      pending.insert(pending.end(), a.inputs().begin(), a.inputs().end());
+    }
+    mlx_string_set_(*res, names);
+  } catch (std::exception& e) {
+    mlx_error(e.what());
+    return 1;
+  }
+  return 0;
 }

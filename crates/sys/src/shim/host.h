@@ -8,6 +8,7 @@
 
 #include "mlx/c/array.h"
 #include "mlx/c/stream.h"
+#include "mlx/c/string.h"
 #include "mlx/c/vector.h"
 
 #ifdef __cplusplus
@@ -61,6 +62,9 @@ int strata_host_apply(
 
 // Address of an evaluated array's first element; null (after calling the error handler) when it is not evaluated.
 const void* strata_array_data(const mlx_array arr);
+
+// Names of the primitives that evaluating `outputs` would run, one a line. Returns 0, or 1 after calling the handler.
+int strata_graph_names(mlx_string* res, const mlx_vector_array outputs);
 
 #ifdef __cplusplus
 }

@@ -33,6 +33,24 @@ pub fn eval<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<()> {
     raw::eval(arrays, true)
 }
 
+/// Names of the primitives that evaluating `arrays` would run, in no order: what a step costs the host.
+///
+/// # Errors
+/// What MLX reports.
+///
+/// ```
+/// use strata_tensor::{Array, ops};
+/// let x = Array::from_f32(2.0);
+/// let mut names = ops::graph_names([&x.add(&x)?.exp()?])?;
+/// names.sort();
+/// assert_eq!(names, ["Add", "Exp"]);
+/// # Ok::<(), strata_tensor::Error>(())
+/// ```
+#[track_caller]
+pub fn graph_names<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Vec<String>> {
+    raw::graph_names(arrays)
+}
+
 /// Queues the computation of all of `arrays` and returns.
 ///
 /// # Errors

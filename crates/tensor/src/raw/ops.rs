@@ -5,7 +5,7 @@
 
 use super::array::{Array, dtype_to_c};
 use super::error_slot::status;
-use super::handle::{VectorArray, c_string};
+use super::handle::{StringHandle, VectorArray, c_string};
 use super::stream::current_raw;
 use crate::error::Result;
 use strata_contracts::Dtype;
@@ -224,6 +224,16 @@ pub(crate) fn mlx_random_key(seed: u64) -> Result<Array> {
         // SAFETY: (2), (3).
         unsafe { sys::mlx_random_key(out, seed) }
     })
+}
+
+/// Names of the primitives that evaluating `arrays` would run.
+#[track_caller]
+pub(crate) fn graph_names<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Result<Vec<String>> {
+    let vector = VectorArray::from_arrays(arrays);
+    let mut out = StringHandle::empty();
+    // SAFETY: (2), (3).
+    status("graph_names", unsafe { sys::strata_graph_names(&raw mut out.0, vector.0) })?;
+    Ok(out.to_text().lines().map(ToOwned::to_owned).collect())
 }
 
 /// Computes all of `arrays` and waits (`wait`), or only queues the work.
