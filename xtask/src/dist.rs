@@ -46,9 +46,8 @@ fn build(root: &Path, target: &str) -> Result<Built> {
     let origin = if target.contains("apple") { "@executable_path" } else { "$ORIGIN" };
     let mut cargo = Command::new(env!("CARGO"))
         .current_dir(root)
-        .args(["rustc", "--release", "--package", "strata", "--bin", "strata"])
-        .args(["--message-format", "json-render-diagnostics", "--"])
-        .arg(format!("-Clink-arg=-Wl,-rpath,{origin}/mlx/lib"))
+        .args(["build", "--release", "--package", "strata", "--message-format", "json-render-diagnostics"])
+        .env("STRATA_RPATH", format!("{origin}/mlx/lib"))
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo")?;
