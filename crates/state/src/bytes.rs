@@ -26,7 +26,7 @@ pub fn bytes_per_token(layers: &[LayerKind], composition: &Composition, activati
 }
 
 /// Bytes of a state of `rows` rows of up to `tokens` tokens each, read in one piece or token by token, with the room that
-/// buffers grow ahead.
+/// buffers grow ahead. Pages are counted for each row, though rows may share some.
 ///
 /// # Errors
 /// As [`bytes_per_token`].
@@ -40,7 +40,7 @@ pub fn projected_bytes(
     let of_row = costs(layers, composition, activations)?.into_iter().map(|cost| {
         let positions = match cost.window {
             Some(window) => tokens.min(window),
-            None => tokens.next_multiple_of(STEP),
+            None => tokens.next_multiple_of(composition.kv.page.map_or(STEP, |page| page.max(1) as usize)),
         };
         let fixed = if tokens > 0 { cost.fixed } else { 0 };
         cost.position.saturating_mul(positions).saturating_add(fixed)
@@ -50,21 +50,23 @@ pub fn projected_bytes(
 
 fn costs(layers: &[LayerKind], composition: &Composition, activations: Dtype) -> Result<Vec<Cost>> {
     let each = layers.iter().enumerate().map(|(layer, kind)| {
-        let vector = |values: u32| -> Result<usize> {
-            let format = Format::of_layer(&composition.kv.format, layer, values)?;
-            Ok(format.bytes(values as usize, activations))
+        let position = |keys: u32, values: u32| -> Result<usize> {
+            let format = Format::of_layer(&composition.kv.format, layer, keys)?;
+            Format::of_layer(&composition.kv.format, layer, values)?;
+            Ok(format.bytes(keys as usize, values as usize, activations))
         };
         Ok(match *kind {
             LayerKind::Full { kv_heads, head_dim } => {
-                Cost { position: 2 * kv_heads as usize * vector(head_dim)?, window: None, fixed: 0 }
+                let position = kv_heads as usize * position(head_dim, head_dim)?;
+                Cost { position, window: None, fixed: 0 }
             }
             LayerKind::Sliding { kv_heads, head_dim, window } => Cost {
-                position: 2 * kv_heads as usize * vector(head_dim)?,
+                position: kv_heads as usize * position(head_dim, head_dim)?,
                 window: Some(window as usize),
                 fixed: 0,
             },
             LayerKind::Latent { rank, rope_dim } => {
-                Cost { position: vector(rank)? + vector(rope_dim)?, window: None, fixed: 0 }
+                Cost { position: position(rank, rope_dim)?, window: None, fixed: 0 }
             }
             LayerKind::Recurrent { channels, tail, state } => {
                 let tail = channels as usize * tail as usize * activations.size();

@@ -44,8 +44,13 @@ pub(crate) trait Cache: Sized {
     /// can only be rolled back.
     fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()>;
 
-    /// Everything held.
+    /// Everything held, or what stands for it: evaluating these evaluates it.
     fn arrays(&self) -> Vec<&Array>;
+
+    /// Bytes held, room to grow included.
+    fn bytes(&self) -> usize {
+        self.arrays().iter().map(|array| array.nbytes()).sum()
+    }
 
     /// The rows of several caches, one below the other; those that hold less are padded on the left.
     fn stack(caches: &[&Self]) -> Result<Self>;

@@ -3,6 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::planes::Planes;
+use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, QuantScheme};
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, fast, fast::Mask};
@@ -14,6 +15,8 @@ pub(crate) enum Format {
     Dense,
     /// Packed words, scales and biases of keys, then those of values: quantized along the head, one position by itself.
     Affine(QuantScheme),
+    /// Codes and norms of rotated keys, then those of values, with bits of their own.
+    Turbo { keys: u8, values: u8 },
 }
 
 impl Format {
@@ -23,7 +26,14 @@ impl Format {
     /// [`Error::Format`] when rows of `head_dim` values do not divide into its groups.
     pub(crate) fn of_layer(kv: &KvFormat, layer: usize, head_dim: u32) -> Result<Self> {
         let scheme = match kv {
-            KvFormat::Plain | KvFormat::Turbo { .. } => return Ok(Self::Dense),
+            KvFormat::Plain => return Ok(Self::Dense),
+            KvFormat::Turbo { keys, values } => {
+                for bits in [*keys, *values] {
+                    turbo::check(head_dim as usize, bits)
+                        .map_err(|reason| Error::Format { layer, reason })?;
+                }
+                return Ok(Self::Turbo { keys: *keys, values: *values });
+            }
             KvFormat::Affine(scheme) => *scheme,
             KvFormat::Layers(layers) => match layers.iter().find(|entry| entry.layer == layer) {
                 Some(entry) => entry.scheme,
@@ -38,24 +48,46 @@ impl Format {
 
     /// Planes of dense keys and values.
     pub(crate) fn encode(&self, dense: &Planes) -> Result<Planes> {
-        let Self::Affine(scheme) = self else { return Ok(dense.clone()) };
         let mut planes = Vec::with_capacity(6);
-        for plane in dense.arrays() {
-            let Quantized { weight, scales, biases, .. } = ops::quantize(plane, *scheme)?;
-            planes.extend([weight, scales]);
-            planes.extend(biases);
+        match (self, dense.arrays()) {
+            (Self::Affine(scheme), dense) => {
+                for plane in dense {
+                    let Quantized { weight, scales, biases, .. } = ops::quantize(plane, *scheme)?;
+                    planes.extend([weight, scales]);
+                    planes.extend(biases);
+                }
+            }
+            (Self::Turbo { keys, values }, [k, v]) => {
+                planes.extend(turbo::encode(k, *keys)?);
+                planes.extend(turbo::encode(v, *values)?);
+            }
+            (_, dense) => planes.extend_from_slice(dense),
         }
         Ok(Planes::new(planes))
     }
 
-    /// Dense keys and values, as near as the format keeps them.
+    /// Dense keys and values, as near as the format keeps them; in float32 where they are stored rotated.
     pub(crate) fn decode(&self, planes: &Planes) -> Result<(Array, Array)> {
         match (self, planes.arrays()) {
+            (Self::Turbo { .. }, _) => {
+                let [keys, values] = self.rotated(planes, Dtype::Float32)?;
+                Ok((turbo::rotate_back(&keys)?, turbo::rotate_back(&values)?))
+            }
             (Self::Affine(scheme), [kw, ks, kb, vw, vs, vb]) => Ok((
                 ops::dequantize(&matrix(kw, ks, kb, *scheme), None)?,
                 ops::dequantize(&matrix(vw, vs, vb, *scheme), None)?,
             )),
             (_, planes) => Ok((planes[0].clone(), planes[1].clone())),
+        }
+    }
+
+    /// Keys and values of a rotated format, rotated as they are.
+    fn rotated(&self, planes: &Planes, dtype: Dtype) -> Result<[Array; 2]> {
+        match (self, planes.arrays()) {
+            (Self::Turbo { keys, values }, [kc, kn, vc, vn]) => {
+                Ok([turbo::decode(kc, kn, *keys, dtype)?, turbo::decode(vc, vn, *values, dtype)?])
+            }
+            (_, planes) => Ok([planes[0].clone(), planes[1].clone()]),
         }
     }
 
@@ -66,6 +98,7 @@ impl Format {
             Self::Affine(scheme) => {
                 format!("affine, {} bits, groups of {}", scheme.bits(), scheme.group_size())
             }
+            Self::Turbo { keys, values } => format!("turbo, {keys} and {values} bits"),
         }
     }
 
@@ -74,16 +107,22 @@ impl Format {
         match self {
             Self::Dense => values,
             Self::Affine(scheme) => scheme.packed_columns(values).unwrap_or(0),
+            Self::Turbo { keys, .. } => turbo::words(values, *keys),
         }
     }
 
-    /// Bytes of one head's key or value of `values` values.
-    pub(crate) fn bytes(&self, values: usize, activations: Dtype) -> usize {
+    /// Bytes of one head's key of `keys` values and value of `values` values.
+    pub(crate) fn bytes(&self, keys: usize, values: usize, activations: Dtype) -> usize {
+        let word = Dtype::Uint32.size();
         match self {
-            Self::Dense => values * activations.size(),
+            Self::Dense => (keys + values) * activations.size(),
             Self::Affine(scheme) => {
-                let groups = values / scheme.group_size() as usize;
-                self.width(values) * Dtype::Uint32.size() + 2 * groups * activations.size()
+                let groups = (keys + values) / scheme.group_size() as usize;
+                (self.width(keys) + self.width(values)) * word + 2 * groups * activations.size()
+            }
+            Self::Turbo { keys: key_bits, values: value_bits } => {
+                let words = turbo::words(keys, *key_bits) + turbo::words(values, *value_bits);
+                words * word + 2 * Dtype::Float32.size()
             }
         }
     }
@@ -92,6 +131,7 @@ impl Format {
     pub(crate) fn names(&self) -> &'static [&'static str] {
         match self {
             Self::Dense => &["keys", "values"],
+            Self::Turbo { .. } => &["keys", "keys.norms", "values", "values.norms"],
             Self::Affine(_) => {
                 &["keys", "keys.scales", "keys.biases", "values", "values.scales", "values.biases"]
             }
@@ -111,6 +151,12 @@ impl Format {
                 let out = fast::scaled_dot_product_attention(queries, keys, values, scale, mask, None)?;
                 Ok(Some(out))
             }
+            (Self::Turbo { .. }, _) => {
+                let [keys, values] = self.rotated(planes, queries.dtype())?;
+                let queries = turbo::rotate(queries)?;
+                let out = fast::scaled_dot_product_attention(&queries, &keys, &values, scale, mask, None)?;
+                Ok(Some(turbo::rotate_back(&out)?))
+            }
             _ => Ok(None),
         }
     }
@@ -126,6 +172,11 @@ impl Format {
         cap: Option<f32>,
         mask: Option<&Array>,
     ) -> Result<Array> {
+        if let Self::Turbo { .. } = self {
+            let dense = Planes::new(self.rotated(planes, queries.dtype())?.to_vec());
+            let out = Self::Dense.by_hand(&dense, &turbo::rotate(queries)?, scale, cap, mask)?;
+            return turbo::rotate_back(&out);
+        }
         let shape = queries.shape();
         let (b, heads, l, d) = (shape[0], shape[1], shape[2], shape[3]);
         let kv_heads = planes.arrays()[0].dim(1);

@@ -4,6 +4,7 @@ use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::form::Form;
 use crate::mixed::MixedRows;
+use crate::paged::PagedCache;
 use crate::plain::PlainCache;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
@@ -40,6 +41,8 @@ pub enum Side {
 pub enum LayerState {
     /// Keys and values of every position.
     Plain(PlainCache),
+    /// Keys and values of every position, in pages.
+    Paged(PagedCache),
     /// Keys and values of the newest positions.
     Rotating(RotatingCache),
     /// A recurrence's memory.
@@ -55,6 +58,7 @@ macro_rules! each {
     ($layer:expr, $cache:ident => $body:expr) => {
         match $layer {
             LayerState::Plain($cache) => $body,
+            LayerState::Paged($cache) => $body,
             LayerState::Rotating($cache) => $body,
             LayerState::Recurrent($cache) => $body,
             LayerState::Shared($cache) => $body,
@@ -150,6 +154,7 @@ impl LayerState {
     pub fn name(&self) -> &'static str {
         match self {
             Self::Plain(_) => "a plain cache",
+            Self::Paged(_) => "a paged cache",
             Self::Rotating(_) => "a rotating cache",
             Self::Recurrent(_) => "a recurrent memory",
             Self::Shared(_) => Self::SHARED,
@@ -168,13 +173,14 @@ impl LayerState {
             Self::Rotating(ring) => {
                 format!("{} of {}, {kv_heads} x {head_dim}, {format}", self.name(), ring.window())
             }
-            Self::Plain(_) => format!("{}, {kv_heads} x {head_dim}, {format}", self.name()),
+            Self::Plain(_) | Self::Paged(_) => format!("{}, {kv_heads} x {head_dim}, {format}", self.name()),
         }
     }
 
     fn live_planes(&self) -> Result<Option<Planes>> {
         match self {
             Self::Plain(cache) => cache.live(),
+            Self::Paged(cache) => cache.live(),
             Self::Rotating(cache) => cache.live(),
             Self::Recurrent(cache) => cache.live(),
             Self::Shared(layer) => layer.live(),
@@ -188,6 +194,10 @@ impl LayerState {
 
     pub(crate) fn arrays(&self) -> Vec<&Array> {
         each!(self, cache => cache.arrays())
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        each!(self, cache => cache.bytes())
     }
 
     pub(crate) fn trimmable(&self) -> usize {
@@ -225,6 +235,7 @@ impl LayerState {
     pub(crate) fn begin(&mut self) -> Self {
         match self {
             Self::Plain(cache) => Self::Plain(cache.begin()),
+            Self::Paged(cache) => Self::Paged(cache.begin()),
             Self::Rotating(cache) => Self::Rotating(cache.begin()),
             Self::Recurrent(cache) => Self::Recurrent(cache.begin()),
             Self::Shared(layer) => Self::Shared(layer.begin()),
@@ -235,6 +246,7 @@ impl LayerState {
     pub(crate) fn rollback(&mut self, before: Self) {
         match (self, before) {
             (Self::Plain(cache), Self::Plain(before)) => cache.rollback(before),
+            (Self::Paged(cache), Self::Paged(before)) => cache.rollback(before),
             (Self::Rotating(cache), Self::Rotating(before)) => cache.rollback(before),
             (Self::Recurrent(cache), Self::Recurrent(before)) => cache.rollback(before),
             (Self::Shared(_), Self::Shared(_)) => {}
@@ -246,6 +258,7 @@ impl LayerState {
     pub(crate) fn accept(&mut self, before: &Self) {
         match (self, before) {
             (Self::Plain(cache), Self::Plain(before)) => cache.accept(before),
+            (Self::Paged(cache), Self::Paged(before)) => cache.accept(before),
             (Self::Rotating(cache), Self::Rotating(before)) => cache.accept(before),
             (Self::Recurrent(cache), Self::Recurrent(before)) => cache.accept(before),
             (Self::Mixed(rows), Self::Mixed(before)) => rows.accept(before),
@@ -256,6 +269,7 @@ impl LayerState {
     pub(crate) fn commit(&mut self, before: &Self, keep: &[usize]) -> Result<()> {
         match (self, before) {
             (Self::Plain(cache), Self::Plain(before)) => cache.commit(before, keep),
+            (Self::Paged(cache), Self::Paged(before)) => cache.commit(before, keep),
             (Self::Rotating(cache), Self::Rotating(before)) => cache.commit(before, keep),
             (Self::Recurrent(cache), Self::Recurrent(before)) => cache.commit(before, keep),
             (Self::Shared(_), Self::Shared(_)) => Ok(()),
@@ -267,6 +281,7 @@ impl LayerState {
     pub(crate) fn saved(&self) -> Result<Saved> {
         match self {
             Self::Plain(cache) => cache.saved(),
+            Self::Paged(cache) => cache.saved(),
             Self::Rotating(cache) => cache.saved(),
             Self::Recurrent(cache) => cache.saved(),
             Self::Shared(layer) => layer.saved(),
@@ -277,6 +292,7 @@ impl LayerState {
     pub(crate) fn restored(&self, saved: Saved) -> Result<Self> {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.restored(saved)?),
+            Self::Paged(cache) => Self::Paged(cache.restored(saved)?),
             Self::Rotating(cache) => Self::Rotating(cache.restored(saved)?),
             Self::Recurrent(cache) => Self::Recurrent(cache.restored(saved)?),
             Self::Shared(layer) => Self::Shared(layer.restored(saved)?),
@@ -318,6 +334,7 @@ impl LayerState {
         match layers.first() {
             None => Err(Error::NoRows),
             Some(Self::Plain(_)) => stacked!(Plain, PlainCache),
+            Some(Self::Paged(_)) => stacked!(Paged, PagedCache),
             Some(Self::Rotating(_)) => stacked!(Rotating, RotatingCache),
             Some(Self::Recurrent(_)) => stacked!(Recurrent, RecurrentCache),
             Some(Self::Shared(_)) => stacked!(Shared, SharedLayer),
@@ -328,6 +345,7 @@ impl LayerState {
     pub(crate) fn select(&self, rows: &[usize]) -> Result<Self> {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.select(rows)?),
+            Self::Paged(cache) => Self::Paged(cache.select(rows)?),
             Self::Rotating(cache) => Self::Rotating(cache.select(rows)?),
             Self::Recurrent(cache) => Self::Recurrent(cache.select(rows)?),
             Self::Shared(layer) => Self::Shared(layer.select(rows)?),
@@ -338,6 +356,7 @@ impl LayerState {
     pub(crate) fn extract(&self, row: usize) -> Result<Self> {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.extract(row)?),
+            Self::Paged(cache) => Self::Paged(cache.extract(row)?),
             Self::Rotating(cache) => Self::Rotating(cache.extract(row)?),
             Self::Recurrent(cache) => Self::Recurrent(cache.extract(row)?),
             Self::Shared(layer) => Self::Shared(layer.extract(row)?),
@@ -348,6 +367,7 @@ impl LayerState {
     fn converted(&self) -> Result<Self> {
         Ok(match self {
             Self::Plain(cache) => Self::Plain(cache.converted()?),
+            Self::Paged(cache) => Self::Paged(cache.converted()?),
             Self::Rotating(cache) => Self::Rotating(cache.converted()?),
             Self::Recurrent(_) | Self::Shared(_) | Self::Mixed(_) => self.clone(),
         })

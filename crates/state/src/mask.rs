@@ -28,18 +28,25 @@ pub(crate) struct Span {
     pub(crate) padding: Option<Vec<i32>>,
     /// Places by which keys are stored to the right of their place in time, around the end.
     pub(crate) roll: usize,
+    /// Positions of the queries, row after row, where they are not the last ones of all rows.
+    pub(crate) places: Option<Vec<i32>>,
 }
 
 impl Span {
     /// Causal, without window or padding.
     pub(crate) fn causal(queries: usize, keys: usize) -> Self {
-        Self { queries, keys, window: None, padding: None, roll: 0 }
+        Self { queries, keys, window: None, padding: None, roll: 0, places: None }
     }
 
     /// As an array of mlx-lm's `create_causal_mask` (models/base.py).
     fn array(&self) -> Result<Array> {
-        let (first, end) = ((self.keys - self.queries) as f64, self.keys as f64);
-        let rows = ops::arange(first, end, 1.0, Dtype::Int32)?.expand_dims(&[1])?;
+        let (first, end) = (self.keys as f64 - self.queries as f64, self.keys as f64);
+        let rows = match &self.places {
+            None => ops::arange(first, end, 1.0, Dtype::Int32)?.expand_dims(&[1])?,
+            Some(places) => {
+                Array::from_slice(places, [(places.len() / self.queries) as i32, 1, self.queries as i32, 1])?
+            }
+        };
         let columns = ops::arange(0.0, end, 1.0, Dtype::Int32)?.expand_dims(&[0])?;
         let mut seen = rows.greater_equal(&columns)?;
         if let Some(window) = self.window {

@@ -83,6 +83,10 @@ impl MixedRows {
         self.0.iter().flat_map(|(_, layer)| layer.arrays()).collect()
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.iter().map(|(_, layer)| layer.bytes()).sum()
+    }
+
     pub(crate) fn trimmable(&self) -> usize {
         self.0.iter().map(|(_, layer)| layer.trimmable()).min().unwrap_or(0)
     }

@@ -148,6 +148,7 @@ impl SpanRead {
         expand: &dyn Fn(&Array) -> Result<(Array, Array)>,
     ) -> Result<Array> {
         let (latent, rope_keys) = self.format.decode(&self.stored)?;
+        let (latent, rope_keys) = (latent.astype(queries.dtype())?, rope_keys.astype(queries.dtype())?);
         let mut bias = rope_queries.multiply_number(scale)?.matmul(&rope_keys.swapaxes(-1, -2)?)?; // [B, H, L, S]
         let mask = match &self.seen {
             Seen::All => None,

@@ -7,6 +7,7 @@ use crate::form::Form;
 use crate::format::Format;
 use crate::layer::{LayerState, Side};
 use crate::mask::Masks;
+use crate::paged::PagedCache;
 use crate::plain::PlainCache;
 use crate::recurrent::RecurrentCache;
 use crate::rotating::RotatingCache;
@@ -50,13 +51,21 @@ impl State {
                 let masks = masks.clone();
                 Ok(Form { later, masks, ..Form::dense(kv_heads, head_dim, kernels) })
             };
-            Ok(match *kind {
-                LayerKind::Full { kv_heads, head_dim } => {
-                    LayerState::Plain(PlainCache::of_form(form(kv_heads, head_dim)?))
+            let whole = |form: Form| {
+                let Some(page) = kv.page else { return Ok(LayerState::Plain(PlainCache::of_form(form))) };
+                if form.later.is_some() && kv.start > 0 {
+                    let reason =
+                        "pages have one number format from the first token on, without a later start";
+                    return Err(Error::Format { layer, reason: reason.to_owned() });
                 }
+                let format = form.later.as_ref().map_or(Format::Dense, |(format, _)| format.clone());
+                Ok(LayerState::Paged(PagedCache::of_form(Form { format, later: None, ..form }, page)))
+            };
+            Ok(match *kind {
+                LayerKind::Full { kv_heads, head_dim } => whole(form(kv_heads, head_dim)?)?,
                 LayerKind::Latent { rank, rope_dim } => {
                     Format::of_layer(&kv.format, layer, rope_dim)?;
-                    LayerState::Plain(PlainCache::of_form(form(1, rank)?))
+                    whole(form(1, rank)?)?
                 }
                 LayerKind::Recurrent { .. } => LayerState::Recurrent(RecurrentCache::new(kernels)),
                 LayerKind::Shared { donor } => LayerState::Shared(SharedLayer::new(donor as usize, kernels)),
@@ -144,7 +153,7 @@ impl State {
 
     /// Bytes of all arrays held, room to grow included.
     pub fn bytes(&self) -> usize {
-        self.arrays().iter().map(|array| array.nbytes()).sum()
+        self.layers.iter().map(LayerState::bytes).sum()
     }
 
     /// Every array held, to be evaluated together.

@@ -120,3 +120,52 @@ fn heads_that_do_not_divide_into_groups_are_refused() {
     let error = State::compose(&[layer], &composition(affine(0))).unwrap_err();
     assert!(error.to_string().contains("80 values is not a whole number of groups of 32"), "{error}");
 }
+
+#[test]
+fn turbo_attends_near_plain_attention_and_rows_agree() {
+    // Squared errors of keys and values add up; a quarter more for the few positions looked at.
+    for (bits, bound) in [((4, 4), 1.25 * 0.138), ((3, 2), 1.25 * 0.39)] {
+        let format = KvFormat::Turbo { keys: bits.0, values: bits.1 };
+        let kv = KvScheme { format, start: 4, ..KvScheme::default() };
+        let mut turbo = State::compose(&[LAYER], &composition(kv)).unwrap();
+        let mut plain = State::compose(&[LAYER], &composition(KvScheme::default())).unwrap();
+        for position in 0..3 {
+            let new = inputs(1, position, 1);
+            assert_eq!(
+                step(&mut turbo, std::slice::from_ref(&new)),
+                step(&mut plain, &[new]),
+                "plain so far"
+            );
+        }
+        let span = inputs(1, 3, 20);
+        step(&mut turbo, std::slice::from_ref(&span));
+        step(&mut plain, &[span]);
+        assert_eq!(names(&mut turbo), ["keys", "values"], "not converted before its next append");
+        let mut batch = State::merge(&[&turbo, &turbo]).unwrap();
+        for position in 23..30 {
+            let new = inputs(1, position, 1);
+            let together = step(&mut batch, &[new.clone(), new.clone()]);
+            let found = step(&mut turbo, std::slice::from_ref(&new));
+            let expected = step(&mut plain, &[new]);
+            let mean = |of: &dyn Fn(usize) -> f32| (0..256).map(of).sum::<f32>() / 256.0;
+            let error = mean(&|i| (found[0][i] - expected[0][i]).powi(2)) / mean(&|i| expected[0][i].powi(2));
+            assert!(error.sqrt() < bound, "{bits:?}: {}", error.sqrt());
+            for row in &together {
+                assert!(row.iter().zip(&found[0]).all(|(a, b)| (a - b).abs() < 1e-5));
+            }
+        }
+        assert_eq!(names(&mut turbo), ["keys", "keys.norms", "values", "values.norms"]);
+        assert_eq!(turbo.layer(0).live_parts().unwrap()[0].1.dim(3), 2 * i32::from(bits.0));
+    }
+}
+
+#[test]
+fn turbo_needs_heads_that_are_a_power_of_two() {
+    let kv = KvScheme { format: KvFormat::Turbo { keys: 3, values: 3 }, ..KvScheme::default() };
+    let layer = LayerKind::Full { kv_heads: 1, head_dim: 96 };
+    let error = State::compose(&[layer], &composition(kv)).unwrap_err();
+    assert!(error.to_string().contains("96 values are not a power of two"), "{error}");
+    let kv = KvScheme { format: KvFormat::Turbo { keys: 5, values: 3 }, ..KvScheme::default() };
+    let error = State::compose(&[LAYER], &composition(kv)).unwrap_err();
+    assert!(error.to_string().contains("none of 5"), "{error}");
+}

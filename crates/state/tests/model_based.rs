@@ -82,7 +82,7 @@ fn run(kv: &KvScheme, window: u32, head_dim: u32, prompt: usize, ops: Vec<Op>) {
 }
 
 /// Sequences of one test; all tests together make more than 20,000.
-const CASES: u32 = 5_050;
+const CASES: u32 = 4_050;
 
 fn config() -> ProptestConfig {
     ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
@@ -102,8 +102,15 @@ proptest! {
     }
 
     #[test]
-    fn plain_and_rotating_again(window in 2..5u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
+    fn plain_and_long_rings(window in 5..12u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
         run(&KvScheme::default(), window, 5, prompt, ops);
+    }
+
+    #[test]
+    fn paged(page in 1..6u32, bits in 0..2u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        let plain = KvScheme::default();
+        let kv = if bits == 0 { plain } else { affine(8, 0) };
+        run(&KvScheme { page: Some(page), ..kv }, 3, 32, prompt, ops);
     }
 
     #[test]

@@ -30,6 +30,8 @@ pub(crate) struct World {
     kv: KvScheme,
     layers: Vec<LayerKind>,
     next: u64,
+    /// What sequences that may share memory are clones of.
+    empty: State,
 }
 
 /// Values of one position: a token's keys (0), values (1) or queries (2) at one layer, heads after each other.
@@ -64,7 +66,8 @@ fn array(rows: &[&[u64]], layer: usize, what: u64, heads: usize, dim: usize) -> 
 impl World {
     pub(crate) fn new(kv: KvScheme, layers: Vec<LayerKind>, row: Row) -> Self {
         let state = Self::compose(&layers, &kv);
-        Self { state, rows: vec![row], kv, layers, next: 1 }
+        let empty = state.clone();
+        Self { state, rows: vec![row], kv, layers, next: 1, empty }
     }
 
     fn compose(layers: &[LayerKind], kv: &KvScheme) -> State {
@@ -120,7 +123,7 @@ impl World {
                 for t in 0..real[r] {
                     let at = row.tokens.len() + t + 1;
                     let seen = &self.rows[r].tokens[at.saturating_sub(window)..at];
-                    let expected = self.attention(seen, layer, dim, row.converted);
+                    let expected = self.attention(seen, layer, dim, self.is_converted(row, layer));
                     for head in 0..HEADS {
                         let from = ((r * HEADS + head) * count + skip[r] + t) * dim;
                         for (found, expected) in out[from..from + dim].iter().zip(&expected[head * dim..]) {
@@ -131,6 +134,11 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Pages have their format from the first token on.
+    fn is_converted(&self, row: &Row, layer: usize) -> bool {
+        row.converted || self.kv.page.is_some() && matches!(self.layers[layer], LayerKind::Full { .. })
     }
 
     /// What the newest of `seen` attends to, in f64: `[Hq, D]`.
@@ -190,6 +198,9 @@ impl World {
         for &length in lengths {
             let mut other = Self::new(self.kv.clone(), self.layers.clone(), Row::default());
             other.next = self.next + 1;
+            if length % 2 == 0 {
+                other.state = self.empty.clone();
+            }
             if length > 0 {
                 other.append(length, false);
             }
@@ -371,7 +382,9 @@ impl World {
                     .flat_map(|&what| {
                         let dense = array(&[seen], layer, what, KV_HEADS, dim);
                         match self.kv.format {
-                            KvFormat::Affine(scheme) if row.converted => quantized(&dense, scheme),
+                            KvFormat::Affine(scheme) if self.is_converted(row, layer) => {
+                                quantized(&dense, scheme)
+                            }
                             _ => vec![dense],
                         }
                     })
