@@ -3,7 +3,8 @@
 //! **Why this shape.** A folder's `mod.rs` is the contract (shapes, dtypes, the formula and its source),
 //! `reference.rs` is the same mathematics in tensor ops, and the implementations stand beside it. A host form is
 //! `host.rs` (checks, partition over the [`host::pool`]) over one file of SIMD bodies for each instruction set in
-//! `host/`. Those SIMD files and `host/pool.rs` are the only places of this crate that hold `unsafe`.
+//! `host/`, or one generic body over [`host::lanes`]. Those SIMD files and `host/pool.rs` are the only places of this
+//! crate that hold `unsafe`.
 //!
 //! Shape letters: `B` batch, `M` rows of activations, `K` input features, `N` output features, `G` group size of a
 //! quantized matrix, `H` heads, `L` query length, `S` key length, `D` head dimension.
@@ -16,8 +17,14 @@
     reason = "a SIMD body must be compiled inside the function that enables its instructions"
 )]
 
+pub mod attention;
 mod error;
+pub mod gated_activation;
 pub mod host;
+pub mod layer_norm;
+pub mod qk_norm_rope;
+pub mod rms_norm;
+pub mod rope;
 
 pub mod embedding;
 pub mod linear;

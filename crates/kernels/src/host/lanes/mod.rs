@@ -15,7 +15,6 @@ mod avx2;
 mod avx512;
 mod bytes;
 mod lane;
-#[allow(dead_code, reason = "used by the activations and rope")]
 pub(crate) mod math;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -31,7 +30,7 @@ use half::{bf16, f16};
 pub const MAX_LANES: usize = 16;
 
 /// One kernel body with its operands.
-pub(crate) trait Body {
+pub trait Body {
     /// What it returns.
     type Out;
 
@@ -41,7 +40,7 @@ pub(crate) trait Body {
 
 /// Runs a body with the instructions of `level`.
 #[inline]
-pub(crate) fn dispatch<B: Body>(level: Level, body: B) -> B::Out {
+pub fn dispatch<B: Body>(level: Level, body: B) -> B::Out {
     match level {
         // SAFETY: a level is only handed out where its features exist.
         #[cfg(target_arch = "x86_64")]
@@ -160,3 +159,6 @@ pub(crate) fn sum_over<S: Simd>(s: S, length: usize, term: impl Fn(usize, S::V) 
     }
     s.sum(s.add(s.add(chains[0], chains[1]), s.add(chains[2], chains[3])))
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The host form as a node of MLX's graph.
+
+use super::host::{self, ArrayMask};
+use super::{Options, Span, cast_mask};
+use crate::host::Level;
+use crate::host::heads::Layout;
+use crate::host::node::{Float, Strided, cast, four, laid_out, one_float_type, with_float};
+use smallvec::{SmallVec, smallvec};
+use std::ffi::CStr;
+use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
+use strata_tensor::{Array, Dtype, Result};
+
+/// What every storage of keys and values has in common: options by value, and which optional inputs follow.
+#[derive(PartialEq)]
+pub(crate) struct Settings {
+    scale: f32,
+    span: Span,
+    softcap: Option<f32>,
+    pub(crate) layout: Layout,
+    mask: bool,
+    sinks: bool,
+}
+
+impl Settings {
+    /// The settings, and the optional inputs in order: mask, sinks.
+    pub(crate) fn new(options: &Options<'_>, layout: Layout, dtype: Dtype) -> Result<(Self, Vec<Array>)> {
+        let Options { scale, span, mask, softcap, sinks } = *options;
+        let mask = mask.map(|mask| cast_mask(mask, dtype)).transpose()?;
+        let sinks = sinks.map(|sinks| cast(sinks, dtype)).transpose()?;
+        let settings = Self { scale, span, softcap, layout, mask: mask.is_some(), sinks: sinks.is_some() };
+        Ok((settings, mask.into_iter().chain(sinks).collect()))
+    }
+
+    /// Checks the optional inputs against the shape of the scores `[B, Hq, L, S]`.
+    pub(crate) fn check(&self, extra: &[Meta], dtype: Dtype, scores: [i32; 4]) -> Result<(), String> {
+        let expected = usize::from(self.mask) + usize::from(self.sinks);
+        if extra.len() != expected {
+            return Err(format!("takes {expected} inputs for mask and sinks but has {}", extra.len()));
+        }
+        if self.mask {
+            let mask = &extra[0];
+            let lengths = mask.shape.as_slice();
+            let fits = lengths.len() <= 4
+                && lengths.iter().rev().zip(scores.iter().rev()).all(|(&n, &full)| n == 1 || n == full);
+            if !fits || (mask.dtype != Dtype::Bool && mask.dtype != dtype) {
+                return Err(format!(
+                    "mask {} {} does not broadcast to bool or {dtype} {scores:?}",
+                    mask.dtype, mask.shape
+                ));
+            }
+        }
+        if self.sinks {
+            let sinks = &extra[expected - 1];
+            if sinks.dtype != dtype || sinks.shape.as_slice() != [scores[1]] {
+                return Err(format!(
+                    "sinks need {dtype} [{}] but are {} {}",
+                    scores[1], sinks.dtype, sinks.shape
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Calls `body` with the options that the optional inputs complete.
+    pub(crate) fn with_options<E: Float>(
+        &self,
+        extra: &[View<'_>],
+        body: impl FnOnce(&host::Options<'_, E>) -> Result<(), crate::Error>,
+    ) -> Result<(), String> {
+        let (boolean, additive);
+        let mut options = host::Options::new(self.scale, self.span);
+        options.softcap = self.softcap;
+        if self.mask {
+            let mask = &extra[0];
+            options.mask = Some(if mask.dtype() == Dtype::Bool {
+                boolean = Strided::<u8>::of_bytes(mask);
+                ArrayMask::Boolean(boolean.slice(), boolean.broadcast_strides()?)
+            } else {
+                additive = Strided::<E>::new(mask)?;
+                ArrayMask::Additive(additive.slice(), additive.broadcast_strides()?)
+            });
+        }
+        let sinks = self.sinks.then(|| extra.last().ok_or("sinks are missing")).transpose()?;
+        let sinks = sinks.map(Strided::<E>::new).transpose()?;
+        options.sinks = sinks.as_ref().map(Strided::slice);
+        body(&options).map_err(|e| e.to_string())
+    }
+}
+
+/// Inputs: `q`, `k`, `v`, then mask and sinks as far as there are any.
+#[derive(PartialEq)]
+pub(super) struct Attention(pub(super) Settings);
+
+impl HostKernel for Attention {
+    const NAME: &'static CStr = c"attention";
+    const OUTPUTS: &'static [Output] = &[Output::Fresh];
+
+    fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
+        let [q, k, v, extra @ ..] = inputs else { return Err("takes q, k and v".to_owned()) };
+        let dtype = one_float_type(&inputs[..3])?;
+        let ([b, heads, length, width], k, v) = (four("q", q)?, four("k", k)?, four("v", v)?);
+        if k[0] != b || k[1] == 0 || heads % k[1] != 0 || k[3] != width {
+            return Err(format!(
+                "k needs shape [{b}, H, S, {width}] with H a divisor of {heads} but has {k:?}"
+            ));
+        }
+        if v[..3] != k[..3] {
+            return Err(format!("v needs shape [{}, {}, {}, D] but has {v:?}", k[0], k[1], k[2]));
+        }
+        self.0.check(extra, dtype, [b, heads, length, k[2]])?;
+        Ok(smallvec![Meta { dtype, shape: laid_out(self.0.layout, [b, heads, length, v[3]]) }])
+    }
+
+    fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        with_float!(inputs[0].dtype(), E => self.typed::<E>(inputs, outputs))
+    }
+}
+
+impl Attention {
+    fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        let (q, k, v) =
+            (Strided::<E>::new(&inputs[0])?, Strided::<E>::new(&inputs[1])?, Strided::<E>::new(&inputs[2])?);
+        let (q, k, v) = (q.heads("attention", "q")?, k.heads("attention", "k")?, v.heads("attention", "v")?);
+        let out = outputs[0].slice_mut()?;
+        self.0.with_options(&inputs[3..], |options| {
+            host::attention(Level::best(), q, k, v, options, self.0.layout, out)
+        })
+    }
+}

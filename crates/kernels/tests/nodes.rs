@@ -1,0 +1,137 @@
+//! Host kernels as nodes of MLX's graph give what their references give, to the rounding of the reference's own steps,
+//! on views (transposed, sliced) as models pass them.
+
+use strata_kernels::attention::{self, Span};
+use strata_kernels::gated_activation::{self, Activation};
+use strata_kernels::host::heads::Layout;
+use strata_kernels::qk_norm_rope::{self, Norms};
+use strata_kernels::rms_norm::Overflow;
+use strata_kernels::rope::{self, Offset, Rope};
+use strata_kernels::{layer_norm, rms_norm};
+use strata_tensor::{Array, Dtype, fast, ops, random};
+
+const FLOATS: [(Dtype, f32); 3] =
+    [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3), (Dtype::Bfloat16, 5e-2)];
+
+fn normal(shape: &[i32], seed: u64, dtype: Dtype) -> Array {
+    let key = random::Key::new(seed).unwrap();
+    random::normal(0.0, 1.0, shape, Dtype::Float32, &key).unwrap().astype(dtype).unwrap()
+}
+
+#[track_caller]
+fn close(got: &Array, expected: &Array, bound: f32) {
+    assert_eq!((got.shape(), got.dtype()), (expected.shape(), expected.dtype()));
+    let values = |x: &Array| x.astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
+    for (i, (a, b)) in values(got).into_iter().zip(values(expected)).enumerate() {
+        assert!((a - b).abs() <= bound * (1.0 + b.abs()), "value {i}: {a}, not {b} ({})", got.dtype());
+    }
+}
+
+#[test]
+fn norms_equal_their_references() {
+    for (dtype, bound) in FLOATS {
+        let x = normal(&[2, 5, 3, 40], 1, dtype).transpose(&[0, 2, 1, 3]).unwrap();
+        let (w, b) = (normal(&[40], 2, dtype), normal(&[40], 3, dtype));
+        for weight in [None, Some(&w)] {
+            let expected = rms_norm::reference::rms_norm(&x, weight, 1e-5).unwrap();
+            close(&rms_norm::rms_norm(&x, weight, 1e-5).unwrap(), &expected, bound);
+            let bias = weight.and(Some(&b));
+            let expected = layer_norm::reference::layer_norm(&x, weight, bias, 1e-5).unwrap();
+            close(&layer_norm::layer_norm(&x, weight, bias, 1e-5).unwrap(), &expected, bound);
+        }
+        let residual = normal(&[2, 3, 5, 40], 4, dtype);
+        for overflow in [Overflow::Infinite, Overflow::Clip] {
+            let (sum, out) = rms_norm::add_rms_norm(&x, &residual, Some(&w), 1e-5, overflow).unwrap();
+            let expected = rms_norm::reference::add_rms_norm(&x, &residual, Some(&w), 1e-5, overflow).unwrap();
+            close(&sum, &expected.0, 0.0);
+            close(&out, &expected.1, bound);
+        }
+    }
+    let x = normal(&[3, 8], 1, Dtype::Float32);
+    let error = rms_norm::rms_norm(&x, Some(&normal(&[7], 2, Dtype::Float32)), 1e-5).unwrap_err();
+    assert!(error.to_string().contains("weight needs shape"), "{error}");
+    assert!(rms_norm::rms_norm(&x.astype(Dtype::Int32).unwrap(), None, 1e-5).is_err());
+}
+
+#[test]
+fn rotations_equal_their_references() {
+    for (dtype, bound) in FLOATS {
+        // As a projection gives it: [B, L, H * D].
+        let (b, l, d) = (2, 5, 24);
+        let (q, k) = (normal(&[b, l, 4 * d], 1, dtype), normal(&[b, l, 2 * d], 2, dtype));
+        let (wq, wk) = (normal(&[d], 3, dtype), normal(&[d], 4, dtype));
+        let norms = Norms { q: &wq, k: &wk, eps: 1e-6 };
+        let offsets = Array::from_slice(&[7_i32, 300], [2]).unwrap();
+        let freqs: Vec<f32> = (0..8).map(|i| 1.5_f32.powi(i)).collect();
+        let freqs = Array::from_slice(&freqs, [8]).unwrap();
+        for rope in [
+            fast::Rope { dims: 24, traditional: false, base: Some(10_000.0), scale: 1.0, freqs: None },
+            fast::Rope { dims: 12, traditional: true, base: Some(500.0), scale: 0.25, freqs: None },
+            fast::Rope { dims: 16, traditional: false, base: None, scale: 1.0, freqs: Some(freqs.clone()) },
+        ] {
+            let host = Rope::new(&rope).unwrap();
+            for offset in [Offset::At(0), Offset::At(70), Offset::Array(&offsets)] {
+                for norms in [None, Some(norms)] {
+                    let got = qk_norm_rope::qk_norm_rope(&q, &k, d, norms, &host, offset).unwrap();
+                    let expected = qk_norm_rope::reference::qk_norm_rope(&q, &k, d, norms, &rope, offset).unwrap();
+                    // Angles of some hundred radians differ by the last place of the frequencies.
+                    close(&got.0, &expected.0, 8.0 * bound);
+                    close(&got.1, &expected.1, 8.0 * bound);
+                }
+                let x = q.unflatten(-1, [4, d]).unwrap().transpose(&[0, 2, 1, 3]).unwrap();
+                let got = rope::rope(&x, &host, offset).unwrap();
+                close(&got, &rope::reference::rope(&x, &rope, offset).unwrap(), 8.0 * bound);
+            }
+        }
+    }
+}
+
+#[test]
+fn gated_activations_equal_their_references() {
+    for (dtype, bound) in FLOATS {
+        let both = normal(&[2, 3, 2 * 37], 1, dtype).multiply_number(3.0).unwrap();
+        let halves = both.split(2, -1).unwrap();
+        for activation in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf] {
+            let got = gated_activation::gated_activation(activation, &halves[0], &halves[1]).unwrap();
+            let expected = gated_activation::reference::gated_activation(activation, &halves[0], &halves[1]);
+            close(&got, &expected.unwrap(), 4.0 * bound);
+        }
+    }
+}
+
+#[test]
+fn attention_equals_its_reference() {
+    for (dtype, bound) in FLOATS {
+        for (l, s) in [(1, 33), (4, 21), (40, 57)] {
+            let (b, hq, hkv, d) = (2, 6, 2, 32);
+            let q = normal(&[b, l, hq, d], 1, dtype).transpose(&[0, 2, 1, 3]).unwrap();
+            // Slices of longer buffers, as a cache hands out.
+            let room = |seed| normal(&[b, hkv, 64, d], seed, dtype).slice_axis(2, 0, s).unwrap();
+            let (k, v) = (room(2), room(3));
+            let boolean = normal(&[b, 1, l, s], 4, Dtype::Float32).greater(&Array::from_f32(-0.5)).unwrap();
+            let additive = normal(&[l, s], 5, dtype);
+            let sinks = normal(&[hq], 6, dtype);
+            for span in [Span::All, Span::Causal, Span::Window(9)] {
+                for (mask, softcap, sinks) in [
+                    (None, None, None),
+                    (Some(&boolean), None, Some(&sinks)),
+                    (Some(&additive), None, None),
+                    (None, Some(2.0), Some(&sinks)),
+                    (Some(&boolean), Some(2.0), None),
+                ] {
+                    let options = attention::Options { scale: 0.2, span, mask, softcap, sinks };
+                    for layout in [Layout::HeadsFirst, Layout::PositionsFirst] {
+                        let got = attention::attention(&q, &k, &v, &options, layout).unwrap();
+                        let expected = attention::reference::attention(&q, &k, &v, &options, layout).unwrap();
+                        close(&got, &expected, 2.0 * bound);
+                    }
+                }
+            }
+        }
+    }
+    let x = ops::zeros(&[1, 3, 4, 8], Dtype::Float32).unwrap();
+    let k = ops::zeros(&[1, 2, 4, 8], Dtype::Float32).unwrap();
+    let options = attention::Options::new(1.0, Span::All);
+    let error = attention::attention(&x, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
+    assert!(error.to_string().contains("a divisor of 3"), "{error}");
+}
