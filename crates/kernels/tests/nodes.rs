@@ -10,8 +10,7 @@ use strata_kernels::rope::{self, Offset, Rope};
 use strata_kernels::{layer_norm, rms_norm};
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
-const FLOATS: [(Dtype, f32); 3] =
-    [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3), (Dtype::Bfloat16, 5e-2)];
+const FLOATS: [(Dtype, f32); 3] = [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3), (Dtype::Bfloat16, 5e-2)];
 
 fn normal(shape: &[i32], seed: u64, dtype: Dtype) -> Array {
     let key = random::Key::new(seed).unwrap();
@@ -42,7 +41,8 @@ fn norms_equal_their_references() {
         let residual = normal(&[2, 3, 5, 40], 4, dtype);
         for overflow in [Overflow::Infinite, Overflow::Clip] {
             let (sum, out) = rms_norm::add_rms_norm(&x, &residual, Some(&w), 1e-5, overflow).unwrap();
-            let expected = rms_norm::reference::add_rms_norm(&x, &residual, Some(&w), 1e-5, overflow).unwrap();
+            let expected =
+                rms_norm::reference::add_rms_norm(&x, &residual, Some(&w), 1e-5, overflow).unwrap();
             close(&sum, &expected.0, 0.0);
             close(&out, &expected.1, bound);
         }
@@ -73,7 +73,8 @@ fn rotations_equal_their_references() {
             for offset in [Offset::At(0), Offset::At(70), Offset::Array(&offsets)] {
                 for norms in [None, Some(norms)] {
                     let got = qk_norm_rope::qk_norm_rope(&q, &k, d, norms, &host, offset).unwrap();
-                    let expected = qk_norm_rope::reference::qk_norm_rope(&q, &k, d, norms, &rope, offset).unwrap();
+                    let expected =
+                        qk_norm_rope::reference::qk_norm_rope(&q, &k, d, norms, &rope, offset).unwrap();
                     // Angles of some hundred radians differ by the last place of the frequencies.
                     close(&got.0, &expected.0, 8.0 * bound);
                     close(&got.1, &expected.1, 8.0 * bound);

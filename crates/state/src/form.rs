@@ -8,7 +8,7 @@ use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
-use strata_tensor::Array;
+use strata_tensor::{Array, Device};
 
 /// The form of one layer.
 #[derive(Debug, Clone)]
@@ -19,6 +19,8 @@ pub(crate) struct Form {
     /// The format to change to, and from which length on.
     pub(crate) later: Option<(Format, usize)>,
     pub(crate) kernels: KernelSet,
+    /// Attention runs on Strata's host kernels: fast mode on a CPU.
+    pub(crate) host_kernels: bool,
     pub(crate) masks: Masks,
 }
 
@@ -26,7 +28,9 @@ impl Form {
     /// Keys and values in their own type.
     pub(crate) fn dense(kv_heads: u32, head_dim: u32, kernels: KernelSet) -> Self {
         let (format, masks) = (Format::Dense, Masks::default());
-        Self { kv_heads, head_dim, format, later: None, kernels, masks }
+        // Without a device to ask there will be an error of its own at the first operation.
+        let host_kernels = kernels == KernelSet::Fast && Device::current().is_ok_and(|d| d == Device::Cpu);
+        Self { kv_heads, head_dim, format, later: None, kernels, host_kernels, masks }
     }
 
     /// Keys `[B, Hkv, L, D]` and values `[B, Hkv, L, Dv]` as they are stored; `rows` is `B` if it is known already.

@@ -5,6 +5,8 @@ use crate::form::Form;
 use crate::format::{Format, lowest};
 use crate::mask::{Masks, Seen, Span};
 use crate::planes::Planes;
+use strata_kernels::attention;
+use strata_kernels::host::heads::Layout;
 use strata_tensor::fast::{self, Mask};
 use strata_tensor::{Array, ops};
 
@@ -28,13 +30,14 @@ struct SpanRead {
     stored: Planes,
     seen: Seen,
     format: Format,
+    host_kernels: bool,
     masks: Masks,
 }
 
 impl AttentionRead {
     pub(crate) fn new(stored: Planes, seen: Seen, form: &Form) -> Self {
         let (format, masks) = (form.format.clone(), form.masks.clone());
-        Self(Reads::Span(SpanRead { stored, seen, format, masks }))
+        Self(Reads::Span(SpanRead { stored, seen, format, host_kernels: form.host_kernels, masks }))
     }
 
     /// Reads of single positions, in order.
@@ -56,6 +59,24 @@ impl AttentionRead {
     /// What MLX reports of shapes that do not fit.
     pub fn attend(&self, queries: &Array, scale: f32) -> Result<Array> {
         self.read(queries, scale, None)
+    }
+
+    /// [`AttentionRead::attend`] with the heads of a position side by side, as an output projection reads them:
+    /// -> `[B, L, Hq · Dv]`.
+    ///
+    /// # Errors
+    /// What MLX reports of shapes that do not fit.
+    pub fn attend_joined(&self, queries: &Array, scale: f32) -> Result<Array> {
+        let (b, l) = (queries.dim(0), queries.dim(2));
+        let positions_first = match &self.0 {
+            Reads::Span(read) => read.host(queries, scale, None, Layout::PositionsFirst)?,
+            Reads::Steps(_) | Reads::Groups { .. } => None,
+        };
+        let out = match positions_first {
+            Some(out) => out,
+            None => self.attend(queries, scale)?.transpose(&[0, 2, 1, 3])?, // [B, L, Hq, Dv]
+        };
+        Ok(out.reshape([b, l, -1])?)
     }
 
     /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118).
@@ -125,7 +146,25 @@ impl AttentionRead {
 }
 
 impl SpanRead {
+    /// The host kernel's result, where it runs and reads the format.
+    fn host(&self, queries: &Array, scale: f32, cap: Option<f32>, layout: Layout) -> Result<Option<Array>> {
+        let (true, Format::Dense, [keys, values]) = (self.host_kernels, &self.format, self.stored.arrays())
+        else {
+            return Ok(None);
+        };
+        let (span, mask) = match &self.seen {
+            Seen::All => (attention::Span::All, None),
+            Seen::Causal => (attention::Span::Causal, None),
+            Seen::Array(array) => (attention::Span::All, Some(array)),
+        };
+        let options = attention::Options { mask, softcap: cap, ..attention::Options::new(scale, span) };
+        Ok(Some(attention::attention(queries, keys, values, &options, layout)?))
+    }
+
     fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
+        if let Some(out) = self.host(queries, scale, cap, Layout::HeadsFirst)? {
+            return Ok(out);
+        }
         if cap.is_none() {
             let mask = match &self.seen {
                 Seen::All => Mask::None,

@@ -182,7 +182,11 @@ impl Bench<'_> {
         let mut state = self.state()?;
         prefill(self.graph, &mut state, prompt, Options::default().prefill_step)?;
         let next = self.step(&Array::from_slice(&[prompt[0] as i32], [1, 1])?, &mut state)?;
-        Ok(ops::graph_names(state.arrays().into_iter().chain([&next]))?.len())
+        let names = ops::graph_names(state.arrays().into_iter().chain([&next]))?;
+        let mut counts = std::collections::BTreeMap::new();
+        names.iter().for_each(|name| *counts.entry(name.as_str()).or_insert(0) += 1);
+        tracing::debug!(?counts, "primitives of a step");
+        Ok(names.len())
     }
 }
 

@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::layers::activation::Gate;
-use crate::layers::attention::{Biases, Heads, Projections, heads_first};
+use crate::layers::attention::{Biases, Heads, Projections, heads_first, join_heads};
 use crate::layers::decoder::{Block, Decoder};
 use crate::layers::embedding::Embedding;
 use crate::layers::head::Head;
@@ -165,10 +165,19 @@ impl Attention {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
+        let [queries, keys, values] = self.heads(norm, x, positions)?;
+        let read = state.append(&keys, &values, phase)?;
+        self.projections.output(&join_heads(&read.attend_soft_capped(&queries, self.scale, self.cap)?)?)
+    }
+
+    /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.
+    fn heads(&self, norm: &RmsNorm, x: &Array, positions: &Positions) -> Result<[Array; 3]> {
+        if let Some(heads) = self.projections.host_heads(None, &self.rope, positions, norm, x)? {
+            return Ok(heads);
+        }
         let [queries, keys, values] = self.projections.project(norm, x)?;
         let queries = self.rope.forward(&heads_first(&queries)?, positions)?;
         let keys = self.rope.forward(&heads_first(&keys)?, positions)?;
-        let read = state.append(&keys, &heads_first(&values)?, phase)?;
-        self.projections.output(&read.attend_soft_capped(&queries, self.scale, self.cap)?)
+        Ok([queries, keys, heads_first(&values)?])
     }
 }

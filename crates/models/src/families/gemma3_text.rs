@@ -280,13 +280,23 @@ impl Attention {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
+        let [queries, keys, values] = self.heads(norm, x, positions)?;
+        let read = state.append(&keys, &values, phase)?;
+        self.projections.output(&read.attend_joined(&queries, self.scale)?)
+    }
+
+    /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.
+    fn heads(&self, norm: &RmsNorm, x: &Array, positions: &Positions) -> Result<[Array; 3]> {
+        let norms = [&self.q_norm, &self.k_norm];
+        if let Some(heads) = self.projections.host_heads(Some(norms), &self.rope, positions, norm, x)? {
+            return Ok(heads);
+        }
         let [queries, keys, values] = self.projections.project(norm, x)?;
         let queries = self.q_norm.forward(&heads_first(&queries)?)?;
         let keys = self.k_norm.forward(&heads_first(&keys)?)?;
         let queries = self.rope.forward(&queries, positions)?;
         let keys = self.rope.forward(&keys, positions)?;
-        let read = state.append(&keys, &heads_first(&values)?, phase)?;
-        self.projections.output(&read.attend(&queries, self.scale)?)
+        Ok([queries, keys, heads_first(&values)?])
     }
 
     fn weights(&self) -> impl Iterator<Item = &Array> {

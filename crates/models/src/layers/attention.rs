@@ -10,6 +10,8 @@ use crate::error::Result;
 use crate::weights::Source;
 use std::rc::Rc;
 use strata_contracts::LayerKind;
+use strata_kernels::qk_norm_rope::{Norms, qk_norm_rope};
+use strata_kernels::rope::Offset;
 use strata_state::{LayerState, Phase, Positions};
 use strata_tensor::Array;
 
@@ -67,6 +69,7 @@ pub(crate) struct Projections {
     v_proj: Linear,
     o_proj: Linear,
     heads: Heads,
+    host: bool,
 }
 
 /// Which projections have a bias.
@@ -92,7 +95,31 @@ impl Projections {
             v_proj: linear("v_proj", keys * dim, hidden, inputs)?,
             o_proj: linear("o_proj", hidden, queries * dim, biases == Biases::All)?,
             heads,
+            host: source.host_kernels(),
         })
+    }
+
+    /// Queries `[B, H, L, D]`, keys and values `[B, K, L, D]` of `norm(x)`, normed per head and rotated, by the host
+    /// kernels in fast mode on a CPU; `None` elsewhere, where the family composes them in mlx-lm's order.
+    pub(crate) fn host_heads(
+        &self,
+        norms: Option<[&RmsNorm; 2]>,
+        rope: &Rope,
+        positions: &Positions,
+        norm: &RmsNorm,
+        x: &Array,
+    ) -> Result<Option<[Array; 3]>> {
+        let (true, Some(rope)) = (self.host, rope.host()?) else { return Ok(None) };
+        let Heads { keys, dim, .. } = self.heads;
+        let [q, k, v] = forward_normed([&self.q_proj, &self.k_proj, &self.v_proj], norm, x)?; // [B, L, ·D]
+        let norms = norms.map(|[q, k]| Norms { q: q.weight(), k: k.weight(), eps: q.eps() });
+        let offset = match positions {
+            Positions::Uniform(offset) => Offset::At(*offset),
+            Positions::Rows(offsets) => Offset::Array(offsets),
+        };
+        let (q, k) = qk_norm_rope(&q, &k, dim, norms, rope, offset)?;
+        let v = heads_first(&v.reshape([x.dim(0), x.dim(1), keys, dim])?)?;
+        Ok(Some([q, k, v]))
     }
 
     /// `norm(x)` of `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.
@@ -104,14 +131,14 @@ impl Projections {
         Ok([split(q, queries)?, split(k, keys)?, split(v, keys)?])
     }
 
-    /// What the heads read, `[B, H, L, D]` -> `[B, L, E]`.
+    /// What the heads read, side by side `[B, L, H·D]` -> `[B, L, E]`.
     pub(crate) fn output(&self, heads: &Array) -> Result<Array> {
-        self.o_proj.forward(&join_heads(heads)?)
+        self.o_proj.forward(heads)
     }
 
     /// `residual` + [`Projections::output`].
     pub(crate) fn output_onto(&self, residual: &Array, heads: &Array) -> Result<Array> {
-        self.o_proj.forward_onto(residual, &join_heads(heads)?)
+        self.o_proj.forward_onto(residual, heads)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
@@ -174,15 +201,25 @@ impl Attention {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
+        let [queries, keys, values] = self.heads(norm, x, positions)?;
+        let read = state.append(&keys, &values, phase)?;
+        self.projections.output_onto(x, &read.attend_joined(&queries, self.scale)?)
+    }
+
+    /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.
+    fn heads(&self, norm: &RmsNorm, x: &Array, positions: &Positions) -> Result<[Array; 3]> {
+        let norms = self.norms.as_ref().map(|[q, k]| [q, k]);
+        if let Some(heads) = self.projections.host_heads(norms, &self.rope, positions, norm, x)? {
+            return Ok(heads);
+        }
         let [mut queries, mut keys, values] = self.projections.project(norm, x)?;
-        if let Some([of_queries, of_keys]) = &self.norms {
+        if let Some([of_queries, of_keys]) = norms {
             queries = of_queries.forward(&queries)?;
             keys = of_keys.forward(&keys)?;
         }
         let queries = self.rope.forward(&heads_first(&queries)?, positions)?;
         let keys = self.rope.forward(&heads_first(&keys)?, positions)?;
-        let read = state.append(&keys, &heads_first(&values)?, phase)?;
-        self.projections.output_onto(x, &read.attend(&queries, self.scale)?)
+        Ok([queries, keys, heads_first(&values)?])
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

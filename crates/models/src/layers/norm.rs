@@ -31,6 +31,10 @@ impl RmsNorm {
         strata_kernels::linear::Norm { weight: Some(&self.weight), shift: 0.0, eps: self.eps }
     }
 
+    pub(crate) fn eps(&self) -> f32 {
+        self.eps
+    }
+
     pub(crate) fn weight(&self) -> &Array {
         &self.weight
     }

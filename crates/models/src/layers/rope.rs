@@ -4,7 +4,9 @@
 use super::frequencies::{self, exponents};
 use crate::config::Config;
 use crate::error::Result;
+use std::cell::OnceCell;
 use strata_artifacts::Section;
+use strata_kernels::rope as host;
 use strata_state::Positions;
 use strata_tensor::{Array, Dtype, fast, ops};
 
@@ -13,6 +15,8 @@ pub(crate) struct Rope {
     /// The encoding itself; for [`Kind::Dynamic`] the base is filled in at each call.
     fast: fast::Rope,
     kind: Kind,
+    /// The host kernel's form, made on first use.
+    host: OnceCell<host::Rope>,
 }
 
 enum Kind {
@@ -48,11 +52,13 @@ impl Rope {
         Self {
             fast: fast::Rope { dims, traditional, base: Some(base), scale, freqs: None },
             kind: Kind::Fixed,
+            host: OnceCell::new(),
         }
     }
 
     fn with_freqs(dims: i32, traditional: bool, freqs: Array, kind: Kind) -> Self {
-        Self { fast: fast::Rope { dims, traditional, base: None, scale: 1.0, freqs: Some(freqs) }, kind }
+        let fast = fast::Rope { dims, traditional, base: None, scale: 1.0, freqs: Some(freqs) };
+        Self { fast, kind, host: OnceCell::new() }
     }
 
     /// Wavelengths `factors` times the plain ones, made for `max_positions` from a model of `original` positions (LongRoPE,
@@ -110,7 +116,7 @@ impl Rope {
                 let max_positions = f64::from(max_positions.unwrap_or(2048));
                 let kind = Kind::Dynamic { base, factor: factor()?, max_positions };
                 let fast = fast::Rope { dims, traditional, base: None, scale: 1.0, freqs: None };
-                Ok(Self { fast, kind })
+                Ok(Self { fast, kind, host: OnceCell::new() })
             }
             "llama3" => {
                 let freqs = frequencies::llama3(scaling, dims, base, factor()?)?;
@@ -144,6 +150,15 @@ impl Rope {
                 ),
             )),
         }
+    }
+
+    /// The host kernel's form; `None` for encodings that it does not have.
+    pub(crate) fn host(&self) -> Result<Option<&host::Rope>> {
+        let Kind::Fixed = self.kind else { return Ok(None) };
+        if self.host.get().is_none() {
+            let _ = self.host.set(host::Rope::new(&self.fast)?);
+        }
+        Ok(self.host.get())
     }
 
     /// Turns `x` `[B, H, L, D]`, whose positions start at `positions`.
