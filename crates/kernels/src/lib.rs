@@ -18,13 +18,17 @@
 )]
 
 pub mod attention;
+pub mod causal_conv;
 mod error;
 pub mod gated_activation;
+pub mod gated_delta;
 pub mod host;
 pub mod layer_norm;
 pub mod qk_norm_rope;
+pub mod quantized_attention;
 pub mod rms_norm;
 pub mod rope;
+pub mod sample;
 
 pub mod embedding;
 pub mod linear;

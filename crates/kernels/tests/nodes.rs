@@ -1,13 +1,14 @@
 //! Host kernels as nodes of MLX's graph give what their references give, to the rounding of the reference's own steps,
 //! on views (transposed, sliced) as models pass them.
 
+use strata_contracts::QuantScheme;
 use strata_kernels::attention::{self, Span};
 use strata_kernels::gated_activation::{self, Activation};
 use strata_kernels::host::heads::Layout;
 use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
 use strata_kernels::rope::{self, Offset, Rope};
-use strata_kernels::{layer_norm, rms_norm};
+use strata_kernels::{causal_conv, gated_delta, layer_norm, quantized_attention, rms_norm, sample};
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
 const FLOATS: [(Dtype, f32); 3] = [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3), (Dtype::Bfloat16, 5e-2)];
@@ -130,9 +131,126 @@ fn attention_equals_its_reference() {
             }
         }
     }
-    let x = ops::zeros(&[1, 3, 4, 8], Dtype::Float32).unwrap();
-    let k = ops::zeros(&[1, 2, 4, 8], Dtype::Float32).unwrap();
+    let x = ops::zeros([1, 3, 4, 8], Dtype::Float32).unwrap();
+    let k = ops::zeros([1, 2, 4, 8], Dtype::Float32).unwrap();
     let options = attention::Options::new(1.0, Span::All);
     let error = attention::attention(&x, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
     assert!(error.to_string().contains("a divisor of 3"), "{error}");
+}
+
+#[test]
+fn quantized_attention_equals_its_reference() {
+    for (dtype, bound) in FLOATS {
+        for (l, s) in [(1, 33), (4, 21), (40, 57)] {
+            let (b, hq, hkv, d) = (2, 6, 2, 64);
+            let q = normal(&[b, hq, l, d], 1, dtype);
+            let store = |seed, bits, group| {
+                let x = normal(&[b, hkv, 64, d], seed, dtype);
+                let full = ops::quantize(&x, QuantScheme::affine(bits, group).unwrap()).unwrap();
+                let slice = |x: &Array| x.slice_axis(2, 0, s).unwrap();
+                ops::Quantized {
+                    weight: slice(&full.weight),
+                    scales: slice(&full.scales),
+                    biases: full.biases.as_ref().map(slice),
+                    scheme: full.scheme,
+                }
+            };
+            for (k, v) in [
+                (store(2, 4, 32), store(3, 8, 64)),
+                (store(2, 8, 64), store(3, 8, 64)),
+                (store(2, 3, 32), store(3, 6, 32)),
+            ] {
+                for (span, softcap) in
+                    [(Span::Causal, None), (Span::Window(9), None), (Span::Causal, Some(2.0))]
+                {
+                    let options = attention::Options { softcap, ..attention::Options::new(0.2, span) };
+                    let got = quantized_attention::quantized_attention(
+                        &q,
+                        &k,
+                        &v,
+                        &options,
+                        Layout::PositionsFirst,
+                    );
+                    let expected = quantized_attention::reference::quantized_attention(
+                        &q,
+                        &k,
+                        &v,
+                        &options,
+                        Layout::PositionsFirst,
+                    );
+                    close(&got.unwrap(), &expected.unwrap(), 4.0 * bound);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn picks_equal_their_references() {
+    for (dtype, _) in FLOATS {
+        let logits = normal(&[2, 3, 1000], 1, dtype);
+        let indices = |x: Array| x.to_vec::<u32>().unwrap();
+        assert_eq!(
+            indices(sample::argmax(&logits).unwrap()),
+            indices(sample::reference::argmax(&logits).unwrap())
+        );
+        let (values, picks) = sample::top_k(&logits, 7).unwrap();
+        let expected = sample::reference::top_k(&logits, 7).unwrap();
+        close(&values, &expected.0, 0.0);
+        assert_eq!(indices(picks), indices(expected.1));
+    }
+    assert!(sample::top_k(&normal(&[4], 1, Dtype::Float32), 5).is_err());
+}
+
+#[test]
+fn gated_delta_equals_both_references() {
+    for (dtype, bound) in FLOATS {
+        for length in [1, 21] {
+            let (b, hk, hv, dk, dv) = (2, 2, 4, 32, 24);
+            let small =
+                |shape: &[i32], seed| normal(shape, seed, Dtype::Float32).multiply_number(0.2).unwrap();
+            let (q, k) = (small(&[b, length, hk, dk], 1), small(&[b, length, hk, dk], 2));
+            let (q, k) = (q.astype(dtype).unwrap(), k.astype(dtype).unwrap());
+            let v = normal(&[b, length, hv, dv], 3, dtype);
+            let unit = |shape: &[i32], seed| normal(shape, seed, Dtype::Float32).sigmoid().unwrap();
+            let (g, columns) = (unit(&[b, length, hv], 4), unit(&[b, length, hv, dk], 5));
+            let (beta, state) = (unit(&[b, length, hv], 6), normal(&[b, hv, dv, dk], 7, Dtype::Float32));
+            let mask = normal(&[b, length], 8, Dtype::Float32).greater(&Array::from_f32(-0.5)).unwrap();
+            for (g, mask) in [(&g, None), (&columns, None), (&g, Some(&mask))] {
+                let operands =
+                    gated_delta::Operands { q: &q, k: &k, v: &v, g, beta: &beta, state: &state, mask };
+                let got = gated_delta::gated_delta(operands).unwrap();
+                let expected = gated_delta::reference::gated_delta(operands).unwrap();
+                close(&got.0, &expected.0, 4.0 * bound);
+                close(&got.1, &expected.1, 1e-5);
+            }
+            let operands =
+                gated_delta::Operands { q: &q, k: &k, v: &v, g: &g, beta: &beta, state: &state, mask: None };
+            let expected = gated_delta::reference::gated_delta(operands).unwrap();
+            for chunk in [1, 8, 64] {
+                let got = gated_delta::reference::gated_delta_chunked(operands, chunk).unwrap();
+                close(&got.0, &expected.0, 4.0 * bound);
+                close(&got.1, &expected.1, 2e-5);
+            }
+        }
+    }
+}
+
+#[test]
+fn causal_convolution_equals_its_reference() {
+    for (dtype, bound) in FLOATS {
+        for length in [1, 6] {
+            let (b, c, taps) = (2, 20, 4);
+            let (x, weight) = (normal(&[b, length, c], 1, dtype), normal(&[taps, c], 2, dtype));
+            let carried = normal(&[b, taps - 1, c], 3, dtype);
+            let lengths = Array::from_slice(&[1_i32, 0], [2]).unwrap();
+            for lengths in [None, Some(&lengths)] {
+                let got = causal_conv::causal_conv(&x, &weight, &carried, lengths, true).unwrap();
+                let expected =
+                    causal_conv::reference::causal_conv(&x, &weight, &carried, lengths, true).unwrap();
+                close(&got.0, &expected.0, 4.0 * bound);
+                close(&got.1, &expected.1, 0.0);
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
 mod few;
 mod many;
 mod partition;
+mod softmax;
 pub(crate) mod store;
 mod task;
 mod tile;

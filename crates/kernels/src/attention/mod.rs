@@ -15,7 +15,7 @@
 //! The fused softmax keeps a running maximum and sum (arXiv 1805.02867); all arithmetic is in float32.
 
 pub mod host;
-mod node;
+pub(crate) mod node;
 pub mod reference;
 
 use crate::host::heads::Layout;

@@ -12,12 +12,11 @@ use strata_tensor::{Array, Dtype, Result, ops};
 #[track_caller]
 pub fn attention(q: &Array, k: &Array, v: &Array, options: &Options<'_>, layout: Layout) -> Result<Array> {
     let mask = mask(q.dim(2), k.dim(2), options)?;
-    let out = match options.softcap {
-        Some(cap) => capped(q, k, v, options, cap, mask.as_ref())?,
-        None => {
-            let mask = mask.as_ref().map_or(Mask::None, Mask::Array);
-            scaled_dot_product_attention(q, k, v, options.scale, mask, options.sinks)?
-        }
+    let out = if let Some(cap) = options.softcap {
+        capped(q, k, v, options, cap, mask.as_ref())?
+    } else {
+        let mask = mask.as_ref().map_or(Mask::None, Mask::Array);
+        scaled_dot_product_attention(q, k, v, options.scale, mask, options.sinks)?
     };
     match layout {
         Layout::HeadsFirst => Ok(out),
@@ -26,7 +25,7 @@ pub fn attention(q: &Array, k: &Array, v: &Array, options: &Options<'_>, layout:
 }
 
 /// Span and array mask as one array.
-fn mask(length: i32, keys: i32, options: &Options<'_>) -> Result<Option<Array>> {
+pub(crate) fn mask(length: i32, keys: i32, options: &Options<'_>) -> Result<Option<Array>> {
     let positions = |start: i32, end: i32| ops::arange(f64::from(start), f64::from(end), 1.0, Dtype::Int32);
     let (rows, columns) = (positions(keys - length, keys)?.expand_dims(&[1])?, positions(0, keys)?);
     let span = match options.span {
@@ -41,6 +40,15 @@ fn mask(length: i32, keys: i32, options: &Options<'_>) -> Result<Option<Array>> 
         None => Ok(Some(span)),
         Some(mask) if mask.dtype() == Dtype::Bool => span.logical_and(mask).map(Some),
         Some(mask) => ops::where_(&span, mask, &mask.number(f32::NEG_INFINITY)?).map(Some),
+    }
+}
+
+/// The lowest finite number, which MLX gives hidden scores.
+pub(crate) fn lowest(dtype: Dtype) -> f32 {
+    match dtype {
+        Dtype::Float16 => half::f16::MIN.to_f32(),
+        Dtype::Bfloat16 => half::bf16::MIN.to_f32(),
+        _ => f32::MIN,
     }
 }
 
@@ -61,8 +69,7 @@ fn capped(
     let mut scores = scores.divide(&scores.number(cap)?)?.tanh()?.multiply_number(cap)?;
     match mask {
         Some(mask) if mask.dtype() == Dtype::Bool => {
-            let lowest = scores.number(if scores.dtype() == Dtype::Float16 { -65504.0 } else { -3.38e38 })?;
-            scores = ops::where_(mask, &scores, &lowest)?;
+            scores = ops::where_(mask, &scores, &scores.number(lowest(scores.dtype()))?)?;
         }
         Some(mask) => scores = scores.add(mask)?,
         None => {}

@@ -88,6 +88,17 @@ impl<'a, E: Element> Strided<'a, E> {
         Self { data: Cow::Owned(data), shape: self.shape.clone(), strides }
     }
 
+    /// In row-major order without gaps.
+    pub(crate) fn contiguous(self) -> Self {
+        let mut expected = 1;
+        let dense = self.shape.iter().zip(&self.strides).rev().all(|(&n, &stride)| {
+            let fits = n == 1 || stride == expected;
+            expected *= n;
+            fits
+        });
+        if dense { self } else { self.copied() }
+    }
+
     /// Folds the leading axes to one, copying when their strides do not allow it.
     pub(crate) fn folded(self) -> Self {
         let n = self.shape.len().saturating_sub(1);
@@ -113,11 +124,16 @@ impl<'a, E: Element> Strided<'a, E> {
 
     /// As heads; of four axes.
     pub(crate) fn heads(&self, kernel: &'static str, operand: &'static str) -> Result<Heads<'_, E>, String> {
-        let [b, h, l, d] = self.shape[..] else {
-            return Err(format!("{operand} must have 4 dimensions but has {}", self.shape.len()));
-        };
-        let strides = [self.strides[0], self.strides[1], self.strides[2]];
-        Heads::new(kernel, operand, &self.data, [b, h, l, d], strides).map_err(|e| e.to_string())
+        let (shape, strides) = self.four()?;
+        Heads::new(kernel, operand, &self.data, shape, strides).map_err(|e| e.to_string())
+    }
+
+    /// Four lengths, and the strides of the first three axes.
+    pub(crate) fn four(&self) -> Result<([usize; 4], [usize; 3]), String> {
+        match (&self.shape[..], &self.strides[..]) {
+            (&[b, h, l, d], &[x, y, z, _]) => Ok(([b, h, l, d], [x, y, z])),
+            _ => Err(format!("an operand must have 4 dimensions but has {}", self.shape.len())),
+        }
     }
 
     /// `[B, L, H * D]` as heads of `width` values.

@@ -1,75 +1,106 @@
-//! Few rows: decode. Keys and values are read once, straight from their storage, for up to four rows at a time.
+//! Few rows: decode. Dense keys and values are read once, straight from their storage, for up to four rows at a time;
+//! packed ones are widened a block at a time, into the first-level cache, and read from there.
 #![allow(unsafe_code)]
 
-use super::store::{Rows, Store};
-use super::task::{BLOCK, Running, Task, UNIT, Work, rescale};
-use crate::host::lanes::{Lane, MAX_LANES, Simd, math};
-use crate::host::scratch;
+use super::softmax::{Cap, Row};
+use super::store::{DenseRows, Rows, Store, Widen};
+use super::task::{BLOCK, Running, Task, UNIT, Work};
+use crate::host::lanes::{Body, Lane, MAX_LANES, Simd, dispatch};
+use crate::host::{Level, scratch};
 
 /// Rows that share the loads of a tile.
 const TOGETHER: usize = 4;
 
-#[inline(always)]
-pub(super) fn fold<S: Simd, E: Lane, K: Store, V: Store>(
-    s: S,
+/// A task of at most [`FEW`](super::task::FEW) rows whose widths are multiples of [`UNIT`].
+pub(super) fn fold<E: Lane, K: Store, V: Store>(
+    level: Level,
     work: &Work<'_, E, K, V>,
     task: &Task,
     running: &mut Running<'_>,
 ) {
     let rows = work.group * task.queries.len();
-    let width = work.key_width;
-    scratch::with_f32(rows * width.next_multiple_of(UNIT) + rows * BLOCK, |floats| {
-        let (q, scores) = floats.split_at_mut(rows * width.next_multiple_of(UNIT));
-        let factor = s.splat(work.options.scale);
-        for row in 0..rows {
-            let (head, query) = work.row(task, row);
-            let from = work.q.row(task.batch, head, query);
-            for at in (0..width).step_by(S::LANES) {
-                f32::put(s, q, row * width + at, s.mul(E::get(s, from, at), factor));
-            }
+    let (width, stride) = (work.key_width, work.value_stride());
+    let direct = K::Rows::DIRECT && V::Rows::DIRECT;
+    let widened = if direct { 0 } else { BLOCK * width.max(stride) };
+    scratch::with_f32(rows * width + rows * BLOCK + widened, |floats| {
+        let (q, floats) = floats.split_at_mut(rows * width);
+        let (scores, block) = floats.split_at_mut(rows * BLOCK);
+        for (row, q) in q.chunks_exact_mut(width).enumerate() {
+            work.query(level, task, row, q);
         }
         let (keys, values) = (work.k.rows(task.batch, task.head), work.v.rows(task.batch, task.head));
-        let stride = work.value_stride();
         for from in task.keys.clone().step_by(BLOCK) {
             let n = BLOCK.min(task.keys.end - from);
-            // SAFETY: keys `from .. from + n` exist, `q`, `scores` and the running values hold all rows, and both
-            // widths are whole vectors.
-            unsafe {
-                for row in (0..rows).step_by(TOGETHER) {
-                    let (q, out) = (q.as_ptr().add(row * width), scores.as_mut_ptr().add(row * BLOCK));
-                    match rows - row {
-                        1 => dot::<S, _, 1>(s, q, width, keys, from, n, out),
-                        2 => dot::<S, _, 2>(s, q, width, keys, from, n, out),
-                        3 => dot::<S, _, 3>(s, q, width, keys, from, n, out),
-                        _ => dot::<S, _, 4>(s, q, width, keys, from, n, out),
-                    }
-                }
+            if direct {
+                dispatch(level, Dots { q, width, keys, from, n, scores });
+            } else {
+                dispatch(level, Widen { rows: keys, from, n, width, stride: width, to: block });
+                let keys = DenseRows::of(block, width, n);
+                dispatch(level, Dots { q, width, keys, from: 0, n, scores });
             }
             for row in 0..rows {
                 let scores = &mut scores[row * BLOCK..][..n.next_multiple_of(UNIT)];
-                let running = (
-                    &mut running.top[row],
-                    &mut running.total[row],
-                    &mut running.values[row * stride..][..stride],
-                );
-                weigh(s, work, task, row, from, n, scores, running);
-            }
-            // SAFETY: as above.
-            unsafe {
-                for row in (0..rows).step_by(TOGETHER) {
-                    let p = scores.as_ptr().add(row * BLOCK);
-                    let out = running.values.as_mut_ptr().add(row * stride);
-                    let width = work.value_width;
-                    match rows - row {
-                        1 => gather::<S, _, 1>(s, p, values, from, n, width, out, stride),
-                        2 => gather::<S, _, 2>(s, p, values, from, n, width, out, stride),
-                        3 => gather::<S, _, 3>(s, p, values, from, n, width, out, stride),
-                        _ => gather::<S, _, 4>(s, p, values, from, n, width, out, stride),
-                    }
+                if let Some(cap) = work.options.softcap {
+                    dispatch(level, Cap { cap, scores });
                 }
+                work.mask(task, row, from, scores, 1, n);
+                let visible = work.visible(work.row(task, row).1);
+                let start = visible.start.clamp(from, from + n) - from;
+                let end = visible.end.clamp(from, from + n) - from;
+                scores[..start].fill(f32::NEG_INFINITY);
+                scores[end.max(start)..].fill(f32::NEG_INFINITY);
+                let (top, total) = (&mut running.top[row], &mut running.total[row]);
+                let values = &mut running.values[row * stride..][..stride];
+                dispatch(level, Row { scores, top, total, values });
+            }
+            let out = &mut *running.values;
+            if direct {
+                dispatch(level, Sums { weights: scores, values, from, n, out, stride });
+            } else {
+                dispatch(level, Widen { rows: values, from, n, width: stride, stride, to: block });
+                let values = DenseRows::of(block, stride, n);
+                dispatch(level, Sums { weights: scores, values, from: 0, n, out, stride });
             }
         }
     });
+}
+
+/// Dot products of all rows with keys `from .. from + n`, which exist.
+struct Dots<'f, K> {
+    /// `[rows, width]`.
+    q: &'f [f32],
+    width: usize,
+    keys: K,
+    from: usize,
+    n: usize,
+    /// `[rows, BLOCK]`.
+    scores: &'f mut [f32],
+}
+
+impl<K: Rows> Body for Dots<'_, K> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { q, width, keys, from, n, scores } = self;
+        let rows = q.len() / width;
+        assert!(
+            scores.len() >= rows * BLOCK && n <= BLOCK && width.is_multiple_of(S::LANES),
+            "scores of {rows} rows"
+        );
+        for row in (0..rows).step_by(TOGETHER) {
+            // SAFETY: the keys exist, `q` and `scores` hold all rows, and the width is whole vectors.
+            unsafe {
+                let (q, out) = (q.as_ptr().add(row * width), scores.as_mut_ptr().add(row * BLOCK));
+                match rows - row {
+                    1 => dot::<S, _, 1>(s, q, width, keys, from, n, out),
+                    2 => dot::<S, _, 2>(s, q, width, keys, from, n, out),
+                    3 => dot::<S, _, 3>(s, q, width, keys, from, n, out),
+                    _ => dot::<S, _, 4>(s, q, width, keys, from, n, out),
+                }
+            }
+        }
+    }
 }
 
 /// Dot products of `R` rows with keys `from .. from + n`, to rows of scores `BLOCK` apart. What lies behind score `n` is
@@ -117,51 +148,41 @@ unsafe fn dot<S: Simd, K: Rows, const R: usize>(
     }
 }
 
-/// Turns a row of scores to weights and folds them into the running softmax.
-#[allow(clippy::too_many_arguments, reason = "one step of one loop")]
-#[inline(always)]
-fn weigh<S: Simd, E: Lane, K: Store, V: Store>(
-    s: S,
-    work: &Work<'_, E, K, V>,
-    task: &Task,
-    row: usize,
+/// Adds the weighted values of keys `from .. from + n`, which exist, to all rows.
+struct Sums<'f, V> {
+    /// `[rows, BLOCK]`.
+    weights: &'f [f32],
+    values: V,
     from: usize,
     n: usize,
-    scores: &mut [f32],
-    (top, total, values): (&mut f32, &mut f32, &mut [f32]),
-) {
-    if let Some(cap) = work.options.softcap {
-        for at in (0..n).step_by(S::LANES) {
-            let capped = math::tanh(s, s.mul(f32::get(s, scores, at), s.splat(1.0 / cap)));
-            f32::put(s, scores, at, s.mul(capped, s.splat(cap)));
-        }
-    }
-    work.mask(task, row, from, scores, 1, n);
-    let visible = work.visible(work.row(task, row).1);
-    let start = visible.start.clamp(from, from + n) - from;
-    let end = visible.end.clamp(from, from + n) - from;
-    scores[..start].fill(f32::NEG_INFINITY);
-    scores[end.max(start)..].fill(f32::NEG_INFINITY);
+    /// `[rows, stride]`.
+    out: &'f mut [f32],
+    /// Width of the values.
+    stride: usize,
+}
 
-    let mut highest = s.splat(*top);
-    for at in (0..scores.len()).step_by(S::LANES) {
-        highest = s.max(f32::get(s, scores, at), highest);
-    }
-    let highest = s.largest(highest);
-    // While nothing is visible any reference will do: hidden scores weigh 0, NaN stays.
-    let reference = s.splat(if highest == f32::NEG_INFINITY { 0.0 } else { highest });
-    let mut sum = s.splat(0.0);
-    for at in (0..scores.len()).step_by(S::LANES) {
-        let weight = math::exp(s, s.sub(f32::get(s, scores, at), reference));
-        sum = s.add(sum, weight);
-        f32::put(s, scores, at, weight);
-    }
-    let factor = rescale(*top, highest);
-    *total = *total * factor + s.sum(sum);
-    *top = highest;
-    if factor != 1.0 {
-        for at in (0..values.len()).step_by(S::LANES) {
-            f32::put(s, values, at, s.mul(f32::get(s, values, at), s.splat(factor)));
+impl<V: Rows> Body for Sums<'_, V> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { weights, values, from, n, out, stride } = self;
+        let rows = weights.len() / BLOCK;
+        assert!(
+            out.len() >= rows * stride && n <= BLOCK && stride.is_multiple_of(S::LANES),
+            "values of {rows} rows"
+        );
+        for row in (0..rows).step_by(TOGETHER) {
+            // SAFETY: the values exist, `weights` and `out` hold all rows, and the width is whole vectors.
+            unsafe {
+                let (p, out) = (weights.as_ptr().add(row * BLOCK), out.as_mut_ptr().add(row * stride));
+                match rows - row {
+                    1 => gather::<S, _, 1>(s, p, values, from, n, stride, out, stride),
+                    2 => gather::<S, _, 2>(s, p, values, from, n, stride, out, stride),
+                    3 => gather::<S, _, 3>(s, p, values, from, n, stride, out, stride),
+                    _ => gather::<S, _, 4>(s, p, values, from, n, stride, out, stride),
+                }
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::store::Store;
-use super::task::{FEW, Fold, Running, Task, UNIT, Work, rescale};
+use super::task::{FEW, Running, Task, UNIT, Work, fold, rescale};
 use crate::host::lanes::{Body, Lane, Simd, dispatch};
 use crate::host::pool::{Disjoint, parallel_for, part, threads};
 use crate::host::{Level, scratch};
@@ -72,7 +72,7 @@ pub(super) fn run<E: Lane, K: Store, V: Store>(level: Level, work: &Work<'_, E, 
             let task = task(index);
             scratch::with_f32(size, |floats| {
                 let running = running(work, rows, floats);
-                dispatch(level, Fold { work, task: &task, running });
+                fold(level, work, &task, running);
                 dispatch(level, Finish { work, task: &task, parts: floats, size, rows, out: &out });
             });
         });
@@ -84,7 +84,7 @@ pub(super) fn run<E: Lane, K: Store, V: Store>(level: Level, work: &Work<'_, E, 
             // SAFETY: one range for each index.
             let floats = unsafe { parts.range(index * size..(index + 1) * size) };
             let running = running(work, rows, floats);
-            dispatch(level, Fold { work, task: &task(index), running });
+            fold(level, work, &task(index), running);
         });
         for (unit, parts) in floats.chunks_exact(size * cut.splits).enumerate() {
             let task = task(unit * cut.splits);

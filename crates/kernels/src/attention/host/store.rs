@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::host::heads::Heads;
-use crate::host::lanes::{Lane, Simd};
+use crate::host::lanes::{Body, Lane, Simd};
+use std::marker::PhantomData;
 
 /// Keys or values `[B, H, S, D]` in some storage.
 pub(crate) trait Store: Copy + Sync {
@@ -18,6 +19,9 @@ pub(crate) trait Store: Copy + Sync {
 
 /// `S` rows of `D` values.
 pub(crate) trait Rows: Copy {
+    /// Whether reading a row again and again costs little: dense rows are read in place, others widened first.
+    const DIRECT: bool;
+
     /// Values `at .. at + LANES` of a row.
     ///
     /// # Safety
@@ -37,28 +41,39 @@ pub(crate) struct Dense<'a, E>(pub(crate) Heads<'a, E>);
 
 /// Where a head's rows start, and how far apart they are.
 #[derive(Clone, Copy)]
-pub(crate) struct DenseRows<E> {
+pub(crate) struct DenseRows<'a, E> {
     start: *const E,
     stride: usize,
     width: usize,
+    data: PhantomData<&'a [E]>,
 }
 
-impl<E: Lane> Store for Dense<'_, E> {
-    type Rows = DenseRows<E>;
+impl<'a, E: Lane> Store for Dense<'a, E> {
+    type Rows = DenseRows<'a, E>;
 
     fn shape(&self) -> [usize; 4] {
         self.0.shape()
     }
 
     #[inline]
-    fn rows(&self, batch: usize, head: usize) -> DenseRows<E> {
+    fn rows(&self, batch: usize, head: usize) -> DenseRows<'a, E> {
         let [_, _, length, width] = self.0.shape();
         let start = if length == 0 { &[] } else { self.0.row(batch, head, 0) };
-        DenseRows { start: start.as_ptr(), stride: self.0.position_stride(), width }
+        DenseRows { start: start.as_ptr(), stride: self.0.position_stride(), width, data: PhantomData }
     }
 }
 
-impl<E: Lane> Rows for DenseRows<E> {
+impl<'f> DenseRows<'f, f32> {
+    /// `n` rows of `width` floats, one after the other.
+    pub(super) fn of(rows: &'f [f32], width: usize, n: usize) -> Self {
+        assert!(n * width <= rows.len(), "{n} rows of {width}");
+        Self { start: rows.as_ptr(), stride: width, width, data: PhantomData }
+    }
+}
+
+impl<E: Lane> Rows for DenseRows<'_, E> {
+    const DIRECT: bool = true;
+
     #[inline(always)]
     unsafe fn load<S: Simd>(self, s: S, position: usize, at: usize) -> S::V {
         // SAFETY: the caller's promise; `Heads` proved that the shape's rows lie within the data.
@@ -70,5 +85,38 @@ impl<E: Lane> Rows for DenseRows<E> {
         // SAFETY: as above; the slice ends with the row.
         let row = unsafe { std::slice::from_raw_parts(self.start.add(position * self.stride), self.width) };
         E::get(s, row, at)
+    }
+}
+
+/// Rows `from .. from + n` as float32, `stride` apart, zeros behind their `width`.
+pub(super) struct Widen<'f, R> {
+    pub(super) rows: R,
+    pub(super) from: usize,
+    pub(super) n: usize,
+    pub(super) width: usize,
+    pub(super) stride: usize,
+    pub(super) to: &'f mut [f32],
+}
+
+impl<R: Rows> Body for Widen<'_, R> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { rows, from, n, width, stride, to } = self;
+        let whole = width / S::LANES * S::LANES;
+        for (i, to) in to.chunks_exact_mut(stride).take(n).enumerate() {
+            for at in (0..whole).step_by(S::LANES) {
+                // SAFETY: position and columns are within the shape.
+                f32::put(s, to, at, unsafe { rows.load(s, from + i, at) });
+            }
+            if whole < width {
+                // SAFETY: as above.
+                f32::put(s, to, whole, unsafe { rows.load_tail(s, from + i, whole) });
+            }
+            for at in (width.next_multiple_of(S::LANES)..stride).step_by(S::LANES) {
+                f32::put(s, to, at, s.splat(0.0));
+            }
+        }
     }
 }

@@ -4,7 +4,8 @@
 
 use super::store::{Rows, Store};
 use super::{ArrayMask, Heads, Layout, Options};
-use crate::host::lanes::{Body, Lane, Simd};
+use crate::host::Level;
+use crate::host::lanes::{Lane, Simd};
 use std::ops::Range;
 
 /// Keys that are scored together.
@@ -65,6 +66,13 @@ impl<'a, E: Lane, K: Store, V: Store> Work<'a, E, K, V> {
     pub(super) fn row(&self, task: &Task, row: usize) -> (usize, usize) {
         let queries = task.queries.len();
         (task.head * self.group + row / queries, task.queries.start + row % queries)
+    }
+
+    /// A row's query in float32, scaled.
+    pub(super) fn query(&self, level: Level, task: &Task, row: usize, to: &mut [f32]) {
+        let (head, query) = self.row(task, row);
+        E::widen(level, self.q.row(task.batch, head, query), to);
+        to.iter_mut().for_each(|x| *x *= self.options.scale);
     }
 
     /// Keys that a query sees by position.
@@ -164,27 +172,19 @@ pub(super) fn rescale(from: f32, to: f32) -> f32 {
 }
 
 /// Folds a task's keys into `running`, which starts empty.
-pub(super) struct Fold<'a, 'w, E, K, V> {
-    pub(super) work: &'w Work<'a, E, K, V>,
-    pub(super) task: &'w Task,
-    pub(super) running: Running<'w>,
-}
-
-impl<E: Lane, K: Store, V: Store> Body for Fold<'_, '_, E, K, V> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { work, task, mut running } = self;
-        running.values.fill(0.0);
-        running.top.fill(f32::NEG_INFINITY);
-        running.total.fill(0.0);
-        let rows = work.group * task.queries.len();
-        let whole = work.key_width.is_multiple_of(S::LANES) && work.value_width.is_multiple_of(S::LANES);
-        if rows <= FEW && whole {
-            super::few::fold(s, work, task, &mut running);
-        } else {
-            super::many::fold(s, work, task, &mut running);
-        }
+pub(super) fn fold<E: Lane, K: Store, V: Store>(
+    level: Level,
+    work: &Work<'_, E, K, V>,
+    task: &Task,
+    mut running: Running<'_>,
+) {
+    running.values.fill(0.0);
+    running.top.fill(f32::NEG_INFINITY);
+    running.total.fill(0.0);
+    let rows = work.group * task.queries.len();
+    if rows <= FEW && work.key_width.is_multiple_of(UNIT) && work.value_width.is_multiple_of(UNIT) {
+        super::few::fold(level, work, task, &mut running);
+    } else {
+        super::many::fold(level, work, task, &mut running);
     }
 }

@@ -1,40 +1,83 @@
 //! A small matrix product in registers: `c (+)= a b` on float32 scratch.
 #![allow(unsafe_code)]
 
-use crate::host::lanes::Simd;
+use crate::host::heads::extent;
+use crate::host::lanes::{Body, Simd};
 
 /// Rows of a tile.
 const ROWS: usize = 6;
 
-/// Operands of one product; strides in floats.
-#[derive(Clone, Copy)]
-pub(super) struct Product {
-    /// `[rows, depth]` at `a_row` and `a_step`.
-    pub(super) a: *const f32,
-    pub(super) a_row: usize,
-    pub(super) a_step: usize,
+/// One product; strides in floats.
+pub(super) struct Product<'f> {
+    /// `[rows, depth]`.
+    pub(super) a: &'f [f32],
+    /// From one row of `a` to the next, and from one step of the depth to the next.
+    pub(super) a_strides: (usize, usize),
     /// `[depth, columns]`, rows `b_row` apart.
-    pub(super) b: *const f32,
+    pub(super) b: &'f [f32],
     pub(super) b_row: usize,
     /// `[rows, columns]`, rows `c_row` apart.
-    pub(super) c: *mut f32,
+    pub(super) c: &'f mut [f32],
     pub(super) c_row: usize,
     pub(super) rows: usize,
     /// A multiple of the lanes.
     pub(super) columns: usize,
     pub(super) depth: usize,
+    /// Whether `c` counts, or is overwritten.
+    pub(super) add: bool,
 }
 
-/// Adds the product to `c` when `ADD`, else overwrites it.
-///
-/// # Safety
-/// All three operands hold what their sizes and strides say.
+impl Body for Product<'_> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { a, a_strides, b, b_row, c, c_row, rows, columns, depth, add } = self;
+        let held = |shape: [usize; 2], strides: [usize; 2], x: &[f32]| {
+            extent(&shape, &strides).is_some_and(|n| n <= x.len())
+        };
+        assert!(columns.is_multiple_of(S::LANES), "columns must be whole vectors");
+        assert!(held([rows, depth], [a_strides.0, a_strides.1], a), "a is too short");
+        assert!(
+            held([depth, columns], [b_row, 1], b) && held([rows, columns], [c_row, 1], c),
+            "b or c is too short"
+        );
+        let c = c.as_mut_ptr();
+        let p = &Pointers {
+            a: a.as_ptr(),
+            a_row: a_strides.0,
+            a_step: a_strides.1,
+            b: b.as_ptr(),
+            b_row,
+            c,
+            c_row,
+            rows,
+            depth,
+        };
+        // SAFETY: just asserted.
+        unsafe { if add { multiply::<S, true>(s, p, columns) } else { multiply::<S, false>(s, p, columns) } }
+    }
+}
+
+struct Pointers {
+    a: *const f32,
+    a_row: usize,
+    a_step: usize,
+    b: *const f32,
+    b_row: usize,
+    c: *mut f32,
+    c_row: usize,
+    rows: usize,
+    depth: usize,
+}
+
+/// All columns, a panel at a time.
 #[inline(always)]
-pub(super) unsafe fn multiply<S: Simd, const ADD: bool>(s: S, p: &Product) {
+unsafe fn multiply<S: Simd, const ADD: bool>(s: S, p: &Pointers, columns: usize) {
     let widest = S::TILE / ROWS;
     let mut column = 0;
-    while column < p.columns {
-        let left = (p.columns - column) / S::LANES;
+    while column < columns {
+        let left = (columns - column) / S::LANES;
         // SAFETY: the caller's promise, for a part of the columns.
         unsafe {
             column += S::LANES
@@ -50,7 +93,7 @@ pub(super) unsafe fn multiply<S: Simd, const ADD: bool>(s: S, p: &Product) {
 
 /// All rows of `C` vectors of columns; returns `C`.
 #[inline(always)]
-unsafe fn panel<S: Simd, const ADD: bool, const C: usize>(s: S, p: &Product, column: usize) -> usize {
+unsafe fn panel<S: Simd, const ADD: bool, const C: usize>(s: S, p: &Pointers, column: usize) -> usize {
     let mut row = 0;
     // SAFETY: the caller's promise, for a part of the rows.
     unsafe {
@@ -72,7 +115,7 @@ unsafe fn panel<S: Simd, const ADD: bool, const C: usize>(s: S, p: &Product, col
 #[inline(always)]
 unsafe fn tile<S: Simd, const ADD: bool, const R: usize, const C: usize>(
     s: S,
-    p: &Product,
+    p: &Pointers,
     row: usize,
     column: usize,
 ) {

@@ -101,7 +101,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Values `index .. index + LANES` of a row of unsigned `BITS`-bit numbers (2, 4 or 8; lowest bits first), as floats.
     ///
     /// # Safety
-    /// `index` is a multiple of 16 and the row holds that many values from there.
+    /// `index` is a multiple of `LANES` and the row holds that many values from there.
     unsafe fn unpack<const BITS: u32>(self, row: *const u32, index: usize) -> Self::V;
 
     /// `a + b`.
