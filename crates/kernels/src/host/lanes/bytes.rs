@@ -62,6 +62,33 @@ pub trait Bytes: Simd {
     fn to_floats(self, integers: Self::I) -> Self::V;
     /// Lane `i` is `values[index[i]]`; only the low bits of an index that count lanes matter.
     fn pick(self, values: Self::V, index: Self::I) -> Self::V;
+    /// Asks for the cache line at an address that may be anywhere.
+    #[inline(always)]
+    fn prefetch(self, _: *const u8) {}
+    /// The same bits as floats.
+    fn as_floats(self, bytes: Self::I) -> Self::V;
+    /// The same bits as bytes.
+    fn as_bytes(self, floats: Self::V) -> Self::I;
+    /// Lane `j` of vector `i` becomes lane `i` of vector `j`, for `i` and `j` below `LANES`.
+    #[inline(always)]
+    fn transpose(self, rows: &mut [Self::V; MAX_LANES]) {
+        let mut from = [[0.0; MAX_LANES]; MAX_LANES];
+        for (row, from) in rows.iter().zip(&mut from).take(Self::LANES) {
+            unsafe { self.store(from.as_mut_ptr(), *row) };
+        }
+        for (j, row) in rows.iter_mut().enumerate().take(Self::LANES) {
+            let mut column = [0.0; MAX_LANES];
+            for (x, from) in column.iter_mut().zip(&from) {
+                *x = from[j];
+            }
+            *row = unsafe { self.load(column.as_ptr()) };
+        }
+    }
+    /// The sums of the lanes of four vectors.
+    #[inline(always)]
+    fn four_sums(self, rows: [Self::V; 4]) -> [f32; 4] {
+        [self.sum(rows[0]), self.sum(rows[1]), self.sum(rows[2]), self.sum(rows[3])]
+    }
     /// Loads and widens the first `count` values; the other lanes are zero.
     ///
     /// # Safety

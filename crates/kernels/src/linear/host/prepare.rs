@@ -62,7 +62,7 @@ impl<T: Lane> Source<'_, T> {
 
     fn int8(&self, layout: Layout, body: impl FnOnce(&Prepared<'_>)) {
         let count = self.places.len();
-        let (width, steps, sums) = (layout.bytes(), layout.steps(), layout.sums());
+        let (width, steps, sums) = (layout.bytes, layout.steps, layout.sums);
         let finite = AtomicBool::new(true);
         scratch::with_i8(count * width, |bytes| {
             scratch::with_f32(count * (steps + sums) + steps, |floats| {

@@ -12,7 +12,7 @@ use crate::quantized_matmul::host::{dequantize, matrix, vector};
 use std::ops::Range;
 
 /// Rows from which unpacking a tile once pays.
-const MANY: usize = 8;
+const MANY: usize = 5;
 
 /// `out[m, c] = rows[m] . matrix[columns[c]] + bias[c]`, `out` with [`TILE`] floats a row.
 pub(super) fn multiply(

@@ -22,49 +22,44 @@ pub(crate) struct Layout {
     pub(crate) group: usize,
     pub(crate) phases: usize,
     lanes: usize,
+    /// Values of a chunk.
+    pub(crate) chunk: usize,
+    /// Bytes, steps and sums of a row, whole chunks and vectors.
+    pub(crate) bytes: usize,
+    pub(crate) steps: usize,
+    pub(crate) sums: usize,
 }
 
 /// Rounded rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Int8Rows<'a> {
     pub(crate) layout: Layout,
-    /// `[rows, layout.bytes()]`.
+    /// `[rows, layout.bytes]`.
     pub(crate) bytes: &'a [i8],
-    /// `[rows, layout.steps()]`.
+    /// `[rows, layout.steps]`.
     pub(crate) steps: &'a [f32],
-    /// `[rows, layout.sums()]`: of each group of the weights, the sum of the rounded activations.
+    /// `[rows, layout.sums]`: of each group of the weights, the sum of the rounded activations.
     pub(crate) sums: &'a [f32],
-    /// `[layout.steps()]`: the group of each lane.
+    /// `[layout.steps]`: the group of each lane.
     pub(crate) groups: &'a [u32],
 }
 
 impl Layout {
     pub(crate) fn new(level: Level, weight: Quantized<'_>) -> Self {
+        let (columns, group, phases, lanes) =
+            (weight.columns(), weight.group(), weight.phases(), level.lanes());
+        let chunk = 4 * lanes * phases;
+        let bytes = columns.next_multiple_of(chunk);
         Self {
-            columns: weight.columns(),
-            group: weight.group(),
-            phases: weight.phases(),
-            lanes: level.lanes(),
+            columns,
+            group,
+            phases,
+            lanes,
+            chunk,
+            bytes,
+            steps: bytes / (4 * phases),
+            sums: (columns / group).next_multiple_of(lanes),
         }
-    }
-
-    pub(crate) fn chunk(self) -> usize {
-        4 * self.lanes * self.phases
-    }
-
-    /// Bytes of a row.
-    pub(crate) fn bytes(self) -> usize {
-        self.columns.next_multiple_of(self.chunk())
-    }
-
-    /// Steps of a row.
-    pub(crate) fn steps(self) -> usize {
-        self.bytes() / (4 * self.phases)
-    }
-
-    /// Sums of a row.
-    pub(crate) fn sums(self) -> usize {
-        (self.columns / self.group).next_multiple_of(self.lanes)
     }
 
     /// The group of each lane, see [`Int8Rows::groups`].
@@ -84,7 +79,7 @@ impl Layout {
         steps: &mut [f32],
         sums: &mut [f32],
     ) -> bool {
-        let chunk = self.chunk();
+        let chunk = self.chunk;
         let lanes_per_block = 8 / self.phases;
         sums.fill(0.0);
         let mut largest_bits = 0;

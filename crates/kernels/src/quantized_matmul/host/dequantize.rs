@@ -3,7 +3,6 @@
 
 use super::super::Quantized;
 use crate::host::Level;
-use crate::host::element::Element;
 use crate::host::element::each_float;
 use crate::host::lanes::{Body, Bytes, MAX_LANES, dispatch};
 
@@ -31,47 +30,54 @@ impl<const BITS: u32> Body for Rows<'_, BITS> {
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
         let Self { weight, first, out } = self;
-        let (group, groups) = (weight.group(), weight.groups());
+        let (group, groups, row_bytes) = (weight.group(), weight.groups(), weight.row_bytes());
         for (at, out) in out.chunks_exact_mut(weight.columns()).enumerate() {
             let row = first + at;
-            let packed = weight.packed[row * weight.row_words()..][..weight.row_words()].as_ptr();
-            let scales = weight.scales.slice(row * groups..(row + 1) * groups);
-            let biases = weight.biases.slice(row * groups..(row + 1) * groups);
+            let packed = &weight.packed[row * weight.row_words()..][..weight.row_words()];
+            let mut factors = [[0.0; MAX_LANES]; 2];
             for (g, out) in out.chunks_exact_mut(group).enumerate() {
-                let scale = each_float!(scales, scales => s.splat(scales[g].to_f32()));
-                let bias = each_float!(biases, biases => s.splat(biases[g].to_f32()));
-                for (at, out) in out.chunks_exact_mut(S::LANES).enumerate() {
-                    let k = g * group + at * S::LANES;
-                    // SAFETY: a row of packed numbers holds `K`, and every vector lies within one group.
-                    unsafe {
-                        let numbers = match BITS {
-                            2 | 4 | 8 => s.unpack::<BITS>(packed, k),
-                            _ => odd::<S, BITS>(s, packed.cast(), k),
-                        };
-                        s.store(out.as_mut_ptr(), s.fma(scale, numbers, bias));
+                let lane = g % S::LANES;
+                if lane == 0 {
+                    let count = S::LANES.min(groups - g);
+                    for (values, floats) in [weight.scales, weight.biases].into_iter().zip(&mut factors) {
+                        let at = row * groups + g;
+                        // SAFETY: the row has `count` more groups, and the array holds a vector.
+                        each_float!(values, values => unsafe {
+                            s.store(floats.as_mut_ptr(), s.load_some(values[at..].as_ptr(), count));
+                        });
+                    }
+                }
+                let (scale, bias) = (s.splat(factors[0][lane]), s.splat(factors[1][lane]));
+                // Numbers that cross bytes are spread first, as many at a time as a group holds at least.
+                let step = if matches!(BITS, 2 | 4 | 8) { group } else { group.min(4 * S::LANES) };
+                for (part, out) in out.chunks_exact_mut(step).enumerate() {
+                    let start = g * group + part * step;
+                    let mut bytes = [0_u32; MAX_LANES];
+                    let (numbers, offset) = if matches!(BITS, 2 | 4 | 8) {
+                        (packed.as_ptr(), start)
+                    } else {
+                        let from = start * BITS as usize / 8;
+                        let count = (step * BITS as usize / 8).min(row_bytes - from);
+                        // SAFETY: `count` bytes are left in the row; the array holds a vector of bytes.
+                        unsafe {
+                            let numbers = s.load_odd::<BITS>(packed.as_ptr().cast::<u8>().add(from), count);
+                            s.store_bytes(bytes.as_mut_ptr().cast(), numbers);
+                        }
+                        (bytes.as_ptr(), 0)
+                    };
+                    for (at, out) in out.chunks_exact_mut(S::LANES).enumerate() {
+                        let k = offset + at * S::LANES;
+                        // SAFETY: `step` numbers start at `offset`, whole vectors of them.
+                        unsafe {
+                            let x = match BITS {
+                                2 | 4 => s.unpack::<BITS>(numbers, k),
+                                _ => s.unpack::<8>(numbers, k),
+                            };
+                            s.store(out.as_mut_ptr(), s.fma(scale, x, bias));
+                        }
                     }
                 }
             }
         }
     }
-}
-
-/// `LANES` numbers of 3, 5 or 6 bits from value `at` on, as floats.
-#[inline(always)]
-unsafe fn odd<S: Bytes, const BITS: u32>(s: S, row: *const u8, at: usize) -> S::V {
-    let mut floats = [0.0; MAX_LANES];
-    for (part, eight) in floats[..S::LANES.max(8)].chunks_exact_mut(8).enumerate() {
-        // With four lanes, the eight numbers around `at` are taken apart and the right half kept.
-        let first = (at / 8 + part) * BITS as usize;
-        let mut word = 0_u64;
-        for i in 0..BITS as usize {
-            // SAFETY: eight numbers are `BITS` whole bytes of the row.
-            word |= u64::from(unsafe { *row.add(first + i) }) << (8 * i);
-        }
-        for (i, x) in eight.iter_mut().enumerate() {
-            *x = (word >> (i as u32 * BITS) & ((1 << BITS) - 1)) as f32;
-        }
-    }
-    // SAFETY: the array holds a vector from either half.
-    unsafe { s.load(floats.as_ptr().add(at % 8)) }
 }

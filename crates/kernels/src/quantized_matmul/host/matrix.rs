@@ -23,12 +23,12 @@ pub(crate) fn tile(
     out: &mut [f32],
 ) {
     assert!(first + TILE <= weight.rows() && x.layout.columns == weight.columns());
-    assert!(rows.end * x.layout.bytes() <= x.bytes.len() && x.layout.phases == weight.phases());
+    assert!(rows.end * x.layout.bytes <= x.bytes.len() && x.layout.phases == weight.phases());
     assert!(out.len() >= rows.len() * TILE);
     let width = 2 * level.lanes();
     let groups = weight.groups();
     // 3, 5 and 6 bits are spread to bytes first, in rows padded to whole vectors.
-    let spread = if weight.phases() == 1 && weight.scheme.bits() != 8 { x.layout.bytes() } else { 0 };
+    let spread = if weight.phases() == 1 && weight.scheme.bits() != 8 { x.layout.bytes } else { 0 };
     scratch::with_i8((weight.columns() + spread) * width, |bytes| {
         let (panel, spread) = bytes.split_at_mut(weight.columns() * width);
         scratch::with_f32(2 * groups * width, |factors| {
@@ -92,24 +92,52 @@ impl<const BITS: u32, const PHASES: usize> Body for Turn<'_, BITS, PHASES> {
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
         let Self { from, row_bytes, panel } = self;
-        let (vector, quads) = (4 * S::LANES, 8 / PHASES);
         let columns = panel.len() / (2 * S::LANES);
         assert!(from.len() >= 2 * S::LANES * row_bytes && columns * BITS as usize <= 8 * row_bytes);
-        for block in 0..columns / BLOCK {
-            for quad in 0..quads {
-                for half in 0..2 {
-                    let at = half * S::LANES * row_bytes + (block * quads + quad) * 4;
-                    // SAFETY: the rows hold all blocks, the panel `columns` bytes for each row (both above).
-                    unsafe {
-                        let bytes = s.load_strided(from.as_ptr().add(at), row_bytes);
-                        for phase in 0..PHASES {
-                            let to = ((block * PHASES + phase) * quads + quad) * 2 + half;
-                            let to = panel.as_mut_ptr().add(to * vector);
-                            s.store_bytes(to.cast(), s.phase::<BITS>(bytes, phase));
-                        }
+        let words = columns * BITS as usize / 32;
+        for half in 0..2 {
+            let from = &from[half * S::LANES * row_bytes..];
+            let mut word = 0;
+            // SAFETY: `LANES` rows hold `words` words (above); the panel, `columns` bytes for each row, all that come of them.
+            unsafe {
+                while word + S::LANES <= words {
+                    let mut rows = [s.splat(0.0); MAX_LANES];
+                    for (i, row) in rows.iter_mut().enumerate().take(S::LANES) {
+                        *row = s.as_floats(s.load_bytes(from.as_ptr().add(i * row_bytes + 4 * word)));
                     }
+                    s.transpose(&mut rows);
+                    for (i, row) in rows.iter().enumerate().take(S::LANES) {
+                        put_word::<S, BITS, PHASES>(s, s.as_bytes(*row), word + i, half, panel);
+                    }
+                    word += S::LANES;
+                }
+                while word < words {
+                    let bytes = s.load_strided(from.as_ptr().add(4 * word), row_bytes);
+                    put_word::<S, BITS, PHASES>(s, bytes, word, half, panel);
+                    word += 1;
                 }
             }
+        }
+    }
+}
+
+/// Stores the phases of word `word` of `LANES` rows where [`Panel`] expects them.
+#[inline(always)]
+unsafe fn put_word<S: Bytes, const BITS: u32, const PHASES: usize>(
+    s: S,
+    bytes: S::I,
+    word: usize,
+    half: usize,
+    panel: &mut [i8],
+) {
+    let quads = 8 / PHASES;
+    let (block, quad) = (word / quads, word % quads);
+    for phase in 0..PHASES {
+        let to = ((block * PHASES + phase) * quads + quad) * 2 + half;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = panel.as_mut_ptr().add(to * 4 * S::LANES);
+            s.store_bytes(to.cast(), s.phase::<BITS>(bytes, phase));
         }
     }
 }
@@ -157,20 +185,24 @@ impl Body for TurnFactors<'_> {
         let Self { weight, column, factors } = self;
         let (width, groups) = (2 * S::LANES, weight.groups());
         for (kind, values) in [weight.scales, weight.biases].into_iter().enumerate() {
-            each_float!(values, values => for row in 0..width {
-                let values = &values[(column + row) * groups..][..groups];
-                let mut group = 0;
-                while group < groups {
+            for half in 0..2 {
+                for group in (0..groups).step_by(S::LANES) {
                     let count = S::LANES.min(groups - group);
-                    let mut floats = [0.0; MAX_LANES];
-                    // SAFETY: the array holds a vector, the row `count` more groups.
-                    unsafe { s.store(floats.as_mut_ptr(), s.load_some(values.as_ptr().add(group), count)) };
-                    for (i, &x) in floats.iter().enumerate().take(count) {
-                        factors[((group + i) * 2 + kind) * width + row] = x;
+                    let mut rows = [s.splat(0.0); MAX_LANES];
+                    for (i, row) in rows.iter_mut().enumerate().take(S::LANES) {
+                        let at = (column + half * S::LANES + i) * groups + group;
+                        // SAFETY: the row holds `count` more groups (`tile` checked the rows).
+                        *row = each_float!(values, values => unsafe { s.load_some(values.as_ptr().add(at), count) });
                     }
-                    group += count;
+                    s.transpose(&mut rows);
+                    for (i, row) in rows.iter().enumerate().take(count) {
+                        let to =
+                            &mut factors[((group + i) * 2 + kind) * width + half * S::LANES..][..S::LANES];
+                        // SAFETY: the slice holds a vector.
+                        unsafe { s.store(to.as_mut_ptr(), *row) };
+                    }
                 }
-            });
+            }
         }
     }
 }
@@ -197,7 +229,7 @@ impl<const PHASES: usize, const WIDE: bool> Body for Times<'_, PHASES, WIDE> {
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
         let Self { panel, x, rows, out } = self;
-        assert!(x.layout.chunk() == 4 * S::LANES * PHASES, "rows laid out for another level");
+        assert!(x.layout.chunk == 4 * S::LANES * PHASES, "rows laid out for another level");
         // Two vectors of sums for each row, in integers and in floats, and some registers for operands.
         let most = if S::TILE >= 24 { 6 } else { 2 };
         let mut row = rows.start;
@@ -231,15 +263,15 @@ impl Panel<'_> {
     ) {
         let layout = x.layout;
         let vector = 4 * S::LANES;
-        let (chunk, quads, width) = (layout.chunk(), 8 / PHASES, 2 * S::LANES);
+        let (chunk, quads, width) = (layout.chunk, 8 / PHASES, 2 * S::LANES);
         let blocks_per_group = layout.group / BLOCK;
         let mut totals = [[s.splat(0.0); 2]; MR];
         let mut panel: *const u8 = self.bytes.as_ptr().cast();
         // SAFETY: panel, factors and rows were sized for the layout.
         unsafe {
-            let bytes = x.bytes.as_ptr().add(row * layout.bytes());
-            let steps = x.steps.as_ptr().add(row * layout.steps());
-            let sums = x.sums.as_ptr().add(row * layout.sums());
+            let bytes = x.bytes.as_ptr().add(row * layout.bytes);
+            let steps = x.steps.as_ptr().add(row * layout.steps);
+            let sums = x.sums.as_ptr().add(row * layout.sums);
             for group in 0..self.groups {
                 let factors = self.factors.as_ptr().add(group * 2 * width);
                 let scales = [s.load(factors), s.load(factors.add(S::LANES))];
@@ -253,14 +285,14 @@ impl Panel<'_> {
                             panel = panel.add(2 * vector);
                             let from = bytes.add(start + phase * vector + 4 * quad);
                             for (m, dots) in dots.iter_mut().enumerate() {
-                                let four = s.splat_four(from.add(m * layout.bytes()));
+                                let four = s.splat_four(from.add(m * layout.bytes));
                                 dots[0] = s.dot::<WIDE>(dots[0], weights[0], four);
                                 dots[1] = s.dot::<WIDE>(dots[1], weights[1], four);
                             }
                         }
                     }
                     for m in 0..MR {
-                        let step = s.splat(*steps.add(m * layout.steps() + block * quads));
+                        let step = s.splat(*steps.add(m * layout.steps + block * quads));
                         for half in 0..2 {
                             let dot = s.mul(s.to_floats(dots[m][half]), step);
                             totals[m][half] = s.fma(dot, scales[half], totals[m][half]);
@@ -270,7 +302,7 @@ impl Panel<'_> {
                 let factors = factors.add(width);
                 let biases = [s.load(factors), s.load(factors.add(S::LANES))];
                 for (m, totals) in totals.iter_mut().enumerate() {
-                    let sum = s.splat(*sums.add(m * layout.sums() + group));
+                    let sum = s.splat(*sums.add(m * layout.sums + group));
                     totals[0] = s.fma(biases[0], sum, totals[0]);
                     totals[1] = s.fma(biases[1], sum, totals[1]);
                 }

@@ -10,6 +10,13 @@ use crate::host::lanes::{Body, Bytes, dispatch};
 use crate::linear::host::TILE;
 use std::ops::Range;
 
+/// Bytes from the weights at hand to those fetched meanwhile: covers the latency of memory, and the borders of pages, where
+/// the hardware's own prefetching stops.
+const AHEAD: usize = 4096;
+
+/// The same for scales and biases, in values.
+const AHEAD_FACTORS: usize = 512;
+
 /// `out[m, c] = x[rows[m]] . W[columns[c]]`, `out` with [`TILE`] floats a row.
 pub(crate) fn tile(
     level: Level,
@@ -20,7 +27,7 @@ pub(crate) fn tile(
     out: &mut [f32],
 ) {
     assert!(columns.len() <= TILE && columns.end <= weight.rows() && x.layout.columns == weight.columns());
-    assert!(rows.end * x.layout.bytes() <= x.bytes.len() && x.layout.phases == weight.phases());
+    assert!(rows.end * x.layout.bytes <= x.bytes.len() && x.layout.phases == weight.phases());
     assert!(out.len() >= rows.len() * TILE);
     let mut row = rows.start;
     while row < rows.end {
@@ -67,7 +74,7 @@ impl<const BITS: u32, const PHASES: usize, const M: usize, const R: usize> Body
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
         let Self { operands, columns, out } = self;
-        assert!(operands.x.layout.chunk() == 4 * S::LANES * PHASES, "rows laid out for another level");
+        assert!(operands.x.layout.chunk == 4 * S::LANES * PHASES, "rows laid out for another level");
         let mut column = columns.start;
         while column < columns.end {
             let out = &mut out[column - columns.start..];
@@ -106,7 +113,7 @@ impl Operands<'_> {
         let layout = self.x.layout;
         let chunk_bytes = 4 * S::LANES * PHASES * BITS as usize / 8;
         // A window is the values whose scales fill one vector.
-        let window_chunks = S::LANES * layout.group / layout.chunk();
+        let window_chunks = layout.group / (4 * PHASES);
         let mut totals = [[s.splat(0.0); M]; R];
         let mut chunk = 0;
         let mut group = 0;
@@ -116,6 +123,9 @@ impl Operands<'_> {
             for r in 0..R {
                 let at = (column + r) * groups + group;
                 // SAFETY: `count` groups are left in the row.
+                for factors in [self.weight.scales, self.weight.biases] {
+                    each_float!(factors, factors => s.prefetch(factors.as_ptr().wrapping_add(at + AHEAD_FACTORS).cast()));
+                }
                 let biases = unsafe {
                     scales[r] = load_floats(s, self.weight.scales, at, count);
                     load_floats(s, self.weight.biases, at, count)
@@ -123,11 +133,11 @@ impl Operands<'_> {
                 for m in 0..M {
                     // SAFETY: `sums` is padded to whole vectors.
                     let sums =
-                        unsafe { s.load(self.x.sums.as_ptr().add((self.first + m) * layout.sums() + group)) };
+                        unsafe { s.load(self.x.sums.as_ptr().add((self.first + m) * layout.sums + group)) };
                     totals[r][m] = s.fma(biases, sums, totals[r][m]);
                 }
             }
-            let end = (chunk + window_chunks).min(layout.bytes() / layout.chunk());
+            let end = (chunk + window_chunks).min(layout.bytes / (4 * S::LANES * PHASES));
             // SAFETY: chunks before the last are whole; the last reads what is left of the row.
             unsafe {
                 while chunk < end && (chunk + 1) * chunk_bytes <= row_bytes {
@@ -149,9 +159,24 @@ impl Operands<'_> {
             }
             group += S::LANES;
         }
-        for m in 0..M {
+        if R == 4 {
+            for m in 0..M {
+                let sums = s.four_sums([totals[0][m], totals[1 % R][m], totals[2 % R][m], totals[3 % R][m]]);
+                out[m * TILE..][..4].copy_from_slice(&sums);
+            }
+        } else if M == 4 {
             for r in 0..R {
-                out[m * TILE + r] = s.sum(totals[r][m]);
+                let [a, b, c, d] = [totals[r][0], totals[r][1 % M], totals[r][2 % M], totals[r][3 % M]];
+                let sums = s.four_sums([a, b, c, d]);
+                for m in 0..M {
+                    out[m * TILE + r] = sums[m];
+                }
+            }
+        } else {
+            for m in 0..M {
+                for r in 0..R {
+                    out[m * TILE + r] = s.sum(totals[r][m]);
+                }
             }
         }
     }
@@ -178,20 +203,22 @@ impl Operands<'_> {
         // SAFETY: rows of activations are padded to whole chunks; of the weights, `bytes` are left in the row.
         unsafe {
             let packed: *const u8 = self.weight.packed.as_ptr().cast();
+            let first = packed.add(column * self.weight.row_bytes());
             let lanes = chunk * S::LANES;
             let index = s.load_bytes(self.x.groups.as_ptr().add(lanes).cast());
             let mut activations = [[s.zeros(); PHASES]; M];
             let mut steps = [s.splat(0.0); M];
             for m in 0..M {
                 let row = self.first + m;
-                let from = self.x.bytes.as_ptr().add(row * layout.bytes() + chunk * 4 * S::LANES * PHASES);
+                let from = self.x.bytes.as_ptr().add(row * layout.bytes + chunk * 4 * S::LANES * PHASES);
                 for phase in 0..PHASES {
                     activations[m][phase] = s.load_bytes(from.add(phase * 4 * S::LANES).cast());
                 }
-                steps[m] = s.load(self.x.steps.as_ptr().add(row * layout.steps() + lanes));
+                steps[m] = s.load(self.x.steps.as_ptr().add(row * layout.steps + lanes));
             }
             for r in 0..R {
                 let from = packed.add((column + r) * self.weight.row_bytes() + chunk * chunk_bytes);
+                s.prefetch(first.wrapping_add(AHEAD + (chunk * R + r) * chunk_bytes));
                 let numbers: [S::I; PHASES] = numbers::<S, BITS, PHASES, WHOLE>(s, from, bytes);
                 let scale = s.pick(scales[r], index);
                 for m in 0..M {

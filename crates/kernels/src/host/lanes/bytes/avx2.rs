@@ -75,7 +75,38 @@ impl Bytes for Avx2 {
         unsafe { _mm256_cvtepi32_ps(integers) }
     }
     #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
+    fn as_floats(self, bytes: __m256i) -> __m256 {
+        unsafe { _mm256_castsi256_ps(bytes) }
+    }
+    #[inline(always)]
+    fn as_bytes(self, floats: __m256) -> __m256i {
+        unsafe { _mm256_castps_si256(floats) }
+    }
+    #[inline(always)]
     fn pick(self, values: __m256, index: __m256i) -> __m256 {
         unsafe { _mm256_permutevar8x32_ps(values, index) }
+    }
+    #[inline(always)]
+    fn four_sums(self, [a, b, c, d]: [__m256; 4]) -> [f32; 4] {
+        unsafe { four_sums(a, b, c, d) }
+    }
+}
+
+/// The sums of the lanes of four vectors.
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+pub(super) unsafe fn four_sums(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
+    unsafe {
+        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
+        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
+        let mut out = [0.0; 4];
+        _mm_storeu_ps(out.as_mut_ptr(), sums);
+        out
     }
 }

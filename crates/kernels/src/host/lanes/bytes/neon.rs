@@ -69,6 +69,14 @@ impl Bytes for Neon {
         unsafe { vcvtq_f32_s32(vreinterpretq_s32_u8(integers)) }
     }
     #[inline(always)]
+    fn as_floats(self, bytes: uint8x16_t) -> float32x4_t {
+        unsafe { vreinterpretq_f32_u8(bytes) }
+    }
+    #[inline(always)]
+    fn as_bytes(self, floats: float32x4_t) -> uint8x16_t {
+        unsafe { vreinterpretq_u8_f32(floats) }
+    }
+    #[inline(always)]
     fn pick(self, values: float32x4_t, index: uint8x16_t) -> float32x4_t {
         unsafe {
             // Byte `j` of lane `i` comes from byte `4 * index[i] + j`.

@@ -57,6 +57,14 @@ impl Bytes for Portable {
         integers(bytes).map(|x| x as f32)
     }
     #[inline(always)]
+    fn as_floats(self, bytes: Sixteen) -> [f32; 4] {
+        integers(bytes).map(|bits| f32::from_bits(bits.cast_unsigned()))
+    }
+    #[inline(always)]
+    fn as_bytes(self, floats: [f32; 4]) -> Sixteen {
+        bytes(floats.map(|x| x.to_bits().cast_signed()))
+    }
+    #[inline(always)]
     fn pick(self, values: [f32; 4], index: Sixteen) -> [f32; 4] {
         from_fn(|lane| values[usize::from(index[4 * lane]) % 4])
     }
