@@ -51,7 +51,7 @@ impl Body for Row<'_> {
         let factor = rescale(*top, highest);
         *total = *total * factor + s.sum(sum);
         *top = highest;
-        Rescale { factors: &[factor], stride: values.len(), values }.run(s);
+        scale(s, factor, values);
     }
 }
 
@@ -114,12 +114,19 @@ impl Body for Rescale<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let rows = self.factors.iter().zip(self.values.chunks_exact_mut(self.stride));
-        #[allow(clippy::float_cmp, reason = "exactly 1 is common and needs nothing")]
-        for (&factor, values) in rows.filter(|&(&factor, _)| factor != 1.0) {
-            for at in (0..values.len()).step_by(S::LANES) {
-                f32::put(s, values, at, s.mul(f32::get(s, values, at), s.splat(factor)));
-            }
+        for (&factor, values) in self.factors.iter().zip(self.values.chunks_exact_mut(self.stride)) {
+            scale(s, factor, values);
+        }
+    }
+}
+
+/// Multiplies with a factor; exactly 1 is common and needs nothing.
+#[inline(always)]
+fn scale<S: Simd>(s: S, factor: f32, values: &mut [f32]) {
+    #[allow(clippy::float_cmp, reason = "see above")]
+    if factor != 1.0 {
+        for at in (0..values.len()).step_by(S::LANES) {
+            f32::put(s, values, at, s.mul(f32::get(s, values, at), s.splat(factor)));
         }
     }
 }
