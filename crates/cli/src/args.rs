@@ -37,8 +37,9 @@ pub(crate) struct ModelArgs {
     /// Folder, GGUF file, Hugging Face repository (organisation/name), or built-in name
     #[arg(long, short, default_value = "smollm2", value_name = "NAME")]
     pub(crate) model: String,
-    /// Which implementations run: `reference` gives mlx-lm's logits bit for bit
-    #[arg(long, value_enum, default_value_t = Kernels::Reference)]
+    /// Which implementations run: `fast` is Strata's kernels where the device has them (at present CPUs), `reference`
+    /// gives mlx-lm's logits bit for bit
+    #[arg(long, value_enum, default_value_t = Kernels::Fast)]
     pub(crate) kernels: Kernels,
     /// Type of activations and unquantized weights [default: float32 on a CPU, the model's own on a GPU]
     #[arg(long, value_enum)]

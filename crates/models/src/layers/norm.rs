@@ -8,21 +8,26 @@ use strata_tensor::{Array, fast};
 pub(crate) struct RmsNorm {
     weight: Array,
     eps: f32,
+    host: bool,
 }
 
 impl RmsNorm {
     /// Takes `PATH.weight` `[size]`.
     pub(crate) fn load(source: &Source<'_>, path: &str, size: i32, eps: f32) -> Result<Self> {
-        Ok(Self { weight: source.tensor(&format!("{path}.weight"), &[size])?, eps })
+        let weight = source.tensor(&format!("{path}.weight"), &[size])?;
+        Ok(Self { weight, eps, host: source.host_kernels() })
     }
 
     /// As [`RmsNorm::load`] where the file holds the gain's distance from 1; the sum is taken in the file's type.
     pub(crate) fn load_from_one(source: &Source<'_>, path: &str, size: i32, eps: f32) -> Result<Self> {
         let norm = Self::load(source, path, size, eps)?;
-        Ok(Self { weight: norm.weight.add_number(1.0)?, eps })
+        Ok(Self { weight: norm.weight.add_number(1.0)?, ..norm })
     }
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
+        if self.host {
+            return Ok(strata_kernels::rms_norm::rms_norm(x, Some(&self.weight), self.eps)?);
+        }
         Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
     }
 
