@@ -184,7 +184,9 @@ impl Bench<'_> {
         let next = self.step(&Array::from_slice(&[prompt[0] as i32], [1, 1])?, &mut state)?;
         let names = ops::graph_names(state.arrays().into_iter().chain([&next]))?;
         let mut counts = std::collections::BTreeMap::new();
-        names.iter().for_each(|name| *counts.entry(name.as_str()).or_insert(0) += 1);
+        for name in &names {
+            *counts.entry(name.as_str()).or_insert(0) += 1;
+        }
         tracing::debug!(?counts, "primitives of a step");
         Ok(names.len())
     }

@@ -72,7 +72,9 @@ impl<'a, E: Lane, K: Store, V: Store> Work<'a, E, K, V> {
     pub(super) fn query(&self, level: Level, task: &Task, row: usize, to: &mut [f32]) {
         let (head, query) = self.row(task, row);
         E::widen(level, self.q.row(task.batch, head, query), to);
-        to.iter_mut().for_each(|x| *x *= self.options.scale);
+        for x in to {
+            *x *= self.options.scale;
+        }
     }
 
     /// Keys that a query sees by position.

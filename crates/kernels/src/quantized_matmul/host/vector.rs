@@ -122,10 +122,10 @@ impl Operands<'_> {
             let mut scales = [s.splat(0.0); R];
             for r in 0..R {
                 let at = (column + r) * groups + group;
-                // SAFETY: `count` groups are left in the row.
                 for factors in [self.weight.scales, self.weight.biases] {
                     each_float!(factors, factors => s.prefetch(factors.as_ptr().wrapping_add(at + AHEAD_FACTORS).cast()));
                 }
+                // SAFETY: `count` groups are left in the row.
                 let biases = unsafe {
                     scales[r] = load_floats(s, self.weight.scales, at, count);
                     load_floats(s, self.weight.biases, at, count)
