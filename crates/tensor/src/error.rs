@@ -40,6 +40,19 @@ pub enum Error {
         /// Bytes there are.
         len: usize,
     },
+    /// A view by strides that leaves the array's memory, or whose strides are not one a dimension.
+    #[error(
+        "a view of shape {shape} from element {offset} leaves the array's {len} elements, \
+         or its strides are not one a dimension"
+    )]
+    View {
+        /// Shape of the view.
+        shape: Shape,
+        /// Its first element.
+        offset: usize,
+        /// Elements there are.
+        len: usize,
+    },
     /// The array's type is not the one asked for.
     #[error("the array holds {found}, not {wanted}")]
     Dtype {

@@ -44,8 +44,10 @@ pub fn arange(start: f64, stop: f64, step: f64, dtype: Dtype) -> Result<Array> {
 /// `[n, m]`: ones at and below diagonal `k`, zeros above.
 ///
 /// # Errors
-/// MLX's refusal of a negative length.
+/// [`Error::Shape`](crate::Error::Shape) for a negative length.
 #[track_caller]
 pub fn tri(n: i32, m: i32, k: i32, dtype: Dtype) -> Result<Array> {
+    // MLX takes a negative length for a huge one.
+    Shape::from([n, m]).elements()?;
     raw::mlx_tri(n, m, k, dtype)
 }

@@ -1,8 +1,10 @@
 //! Reading and writing parts of arrays. MLX does not check indices that are themselves arrays: out-of-range ones
 //! read or write elsewhere, so whoever takes indices from outside checks them on the host first.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::raw::{self, Array};
+use crate::shape::Shape;
+use std::panic::Location;
 
 /// Parts of arrays.
 impl Array {
@@ -22,7 +24,7 @@ impl Array {
     /// MLX's refusal of an axis that does not exist.
     #[track_caller]
     pub fn slice_axis(&self, axis: i32, start: i32, stop: i32) -> Result<Self> {
-        let (from, to, step) = self.axis_bounds(axis, start, stop);
+        let (from, to, step) = self.axis_bounds("slice", axis, start, stop)?;
         raw::mlx_slice(self, &from, &to, &step)
     }
 
@@ -51,7 +53,7 @@ impl Array {
     /// As [`Array::slice_update`].
     #[track_caller]
     pub fn slice_update_axis(&self, update: &Self, axis: i32, start: i32, stop: i32) -> Result<Self> {
-        let (from, to, step) = self.axis_bounds(axis, start, stop);
+        let (from, to, step) = self.axis_bounds("slice_update", axis, start, stop)?;
         raw::mlx_slice_update(self, update, &from, &to, &step)
     }
 
@@ -110,19 +112,27 @@ impl Array {
         raw::mlx_gather(self, indices, axes, slice_sizes)
     }
 
-    fn axis_bounds(&self, axis: i32, start: i32, stop: i32) -> (crate::Shape, crate::Shape, crate::Shape) {
-        let mut to = self.shape();
-        let ndim = to.len() as i32;
-        let at = usize::try_from(if axis < 0 { axis + ndim } else { axis }).unwrap_or(usize::MAX);
-        let mut from = vec![0; to.len()];
-        let step = vec![1; to.len()];
-        if at < to.len() {
-            from[at] = start;
-            let mut ends = to.to_vec();
-            ends[at] = stop;
-            to = ends.as_slice().into();
-        }
-        (from.as_slice().into(), to, step.as_slice().into())
+    /// Starts, ends and steps of `start..stop` in dimension `axis` of everything.
+    #[track_caller]
+    fn axis_bounds(
+        &self,
+        op: &'static str,
+        axis: i32,
+        start: i32,
+        stop: i32,
+    ) -> Result<(Shape, Shape, Shape)> {
+        let mut to = self.shape().to_vec();
+        let ndim = to.len();
+        let at =
+            usize::try_from(if axis < 0 { axis + ndim as i32 } else { axis }).ok().filter(|&at| at < ndim);
+        let Some(at) = at else {
+            // MLX takes whole lists and so never sees the axis.
+            let message = format!("axis {axis} does not exist in an array with {ndim} dimensions");
+            return Err(Error::mlx(op, message, Location::caller()));
+        };
+        let mut from = vec![0; ndim];
+        (from[at], to[at]) = (start, stop);
+        Ok((from.as_slice().into(), to.as_slice().into(), vec![1; ndim].as_slice().into()))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Shapes and layout: no arithmetic, and no copies where a view will do.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::raw::{self, Array};
 use crate::shape::Shape;
 
@@ -81,12 +81,14 @@ impl Array {
     /// A view of this array's memory by strides and an offset, in elements, as if it were flat.
     ///
     /// # Errors
-    /// MLX's refusal of lengths that differ. A view beyond the memory is MLX's undefined behaviour and is refused here.
+    /// [`Error::View`] for lists of different length and for a view beyond the memory, both of which MLX would take.
     #[track_caller]
     pub fn as_strided(&self, shape: impl Into<Shape>, strides: &[i64], offset: usize) -> Result<Self> {
         let shape = shape.into();
         let elements = shape.elements()?;
-        let refuse = || crate::Error::HostRange { start: offset, end: usize::MAX, len: self.size() };
+        if strides.len() != shape.len() {
+            return Err(Error::View { shape, offset, len: self.size() });
+        }
         if elements > 0 {
             let (mut low, mut high) = (offset as i128, offset as i128);
             for (&n, &stride) in shape.iter().zip(strides) {
@@ -94,7 +96,7 @@ impl Array {
                 if reach < 0 { low += reach } else { high += reach }
             }
             if low < 0 || high >= self.size() as i128 {
-                return Err(refuse());
+                return Err(Error::View { shape, offset, len: self.size() });
             }
         }
         raw::mlx_as_strided(self, &shape, strides, offset)

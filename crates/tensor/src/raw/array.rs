@@ -2,11 +2,13 @@
 
 use super::error_slot::{self, status, taken};
 use super::handle::StringHandle;
+use super::memory::most_bytes;
 use crate::error::{Error, Result};
 use crate::shape::Shape;
 use std::any::Any;
 use std::ffi::{c_int, c_void};
 use std::fmt;
+use std::panic::Location;
 use strata_contracts::Dtype;
 use strata_sys as sys;
 
@@ -83,12 +85,18 @@ pub(super) fn dtype_from_c(dtype: sys::mlx_dtype) -> Dtype {
 }
 
 impl Array {
-    /// Runs a call that fills a fresh handle.
+    /// Runs a call that fills a fresh handle, and refuses an array that could never be computed.
     #[track_caller]
     pub(super) fn filled(op: &'static str, call: impl FnOnce(*mut sys::mlx_array) -> c_int) -> Result<Self> {
         error_slot::install();
         let mut out = Self::empty();
         status(op, call(&raw mut out.handle))?;
+        let (bytes, most) = (out.nbytes(), most_bytes());
+        if bytes > most {
+            let message =
+                format!("shape {} of {} takes {bytes} bytes, but there are {most}", out.shape(), out.dtype());
+            return Err(Error::mlx(op, message, Location::caller()));
+        }
         Ok(out)
     }
 

@@ -103,9 +103,9 @@ impl Gguf {
         let key = c_string(key)?;
         let mut found = false;
         // SAFETY: (2), (3).
-        status("gguf_metadata", unsafe {
-            sys::mlx_io_gguf_has_metadata_string(&raw mut found, self.0, key.as_ptr())
-        })?;
+        let code = unsafe { sys::mlx_io_gguf_has_metadata_string(&raw mut found, self.0, key.as_ptr()) };
+        // 2 says that there is no such key.
+        status("gguf_metadata", i32::from(code == 1))?;
         if !found {
             return Ok(None);
         }

@@ -2,6 +2,7 @@
 
 use super::error_slot::{self, status};
 use crate::error::Result;
+use std::sync::OnceLock;
 use strata_sys as sys;
 
 macro_rules! counters {
@@ -73,4 +74,20 @@ pub fn reset_peak_memory() -> Result<()> {
     error_slot::install();
     // SAFETY: (2), (3).
     status("reset_peak_memory", unsafe { sys::mlx_reset_peak_memory() })
+}
+
+/// Bytes that one array may have: all memory and swap. Linux refuses a larger allocation, and MLX's CPU allocator
+/// writes through the null pointer that it then gets. No limit where the kernel does not tell.
+pub(super) fn most_bytes() -> usize {
+    static MOST: OnceLock<usize> = OnceLock::new();
+    *MOST.get_or_init(|| {
+        let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+        let kib = |name: &str| -> Option<usize> {
+            let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+            line.split_whitespace().next()?.parse().ok()
+        };
+        kib("MemTotal:")
+            .and_then(|memory| memory.checked_add(kib("SwapTotal:").unwrap_or(0))?.checked_mul(1024))
+            .unwrap_or(usize::MAX)
+    })
 }
