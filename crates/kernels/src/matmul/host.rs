@@ -52,38 +52,35 @@ impl<E: Lane> Body for Tile<'_, E> {
         let stride = FloatRows::stride(x.columns);
         assert!(columns <= TILE && rows.end * stride <= x.values.len());
         assert!(out.len() + TILE >= rows.len() * TILE + columns);
-        // Sums of the block, and a vector of each weight row.
-        let most = if S::TILE >= 24 { 4 } else { 2 };
         let mut column = 0;
         while column < columns {
-            let wide = if column + R <= columns { R } else { 1 };
+            let wide = column + R <= columns;
             let mut row = rows.start;
             while row < rows.end {
-                let count = (rows.end - row).min(most);
+                let left = rows.end - row;
                 let out = &mut out[(row - rows.start) * TILE + column..];
-                // SAFETY: `wide` rows of weights from `column` and `count` rows of activations from `row` exist.
-                unsafe {
+                // SAFETY: the rows of weights from `column` and of activations from `row` exist.
+                row += unsafe {
                     let (w, a) =
                         (weights.as_ptr().add(column * x.columns), x.values.as_ptr().add(row * stride));
-                    match (wide, count) {
-                        (R, 4) => dots::<S, E, 4, R>(s, w, a, x.columns, out),
-                        (R, 3) => dots::<S, E, 3, R>(s, w, a, x.columns, out),
-                        (R, 2) => dots::<S, E, 2, R>(s, w, a, x.columns, out),
-                        (R, _) => dots::<S, E, 1, R>(s, w, a, x.columns, out),
-                        (_, 4) => dots::<S, E, 4, 1>(s, w, a, x.columns, out),
-                        (_, 3) => dots::<S, E, 3, 1>(s, w, a, x.columns, out),
-                        (_, 2) => dots::<S, E, 2, 1>(s, w, a, x.columns, out),
-                        _ => dots::<S, E, 1, 1>(s, w, a, x.columns, out),
+                    // Sums of the block, and a vector of each weight row, stay in registers.
+                    if wide && S::TILE >= 24 && left >= 4 {
+                        dots::<S, E, 4, R>(s, w, a, x.columns, out)
+                    } else if wide && S::TILE < 24 && left >= 2 {
+                        dots::<S, E, 2, R>(s, w, a, x.columns, out)
+                    } else if wide {
+                        dots::<S, E, 1, R>(s, w, a, x.columns, out)
+                    } else {
+                        dots::<S, E, 1, 1>(s, w, a, x.columns, out)
                     }
-                }
-                row += count;
+                };
             }
-            column += wide;
+            column += if wide { R } else { 1 };
         }
     }
 }
 
-/// `M` rows of activations by `W` rows of weights.
+/// `M` rows of activations by `W` rows of weights; returns `M`.
 #[inline(always)]
 unsafe fn dots<S: Bytes, E: Lane, const M: usize, const W: usize>(
     s: S,
@@ -91,7 +88,7 @@ unsafe fn dots<S: Bytes, E: Lane, const M: usize, const W: usize>(
     x: *const f32,
     columns: usize,
     out: &mut [f32],
-) {
+) -> usize {
     let stride = FloatRows::stride(columns);
     let mut totals = [[s.splat(0.0); W]; M];
     let whole = columns / S::LANES * S::LANES;
@@ -134,6 +131,7 @@ unsafe fn dots<S: Bytes, E: Lane, const M: usize, const W: usize>(
             }
         }
     }
+    M
 }
 
 /// Adds one vector of each row of activations times one of each row of weights.

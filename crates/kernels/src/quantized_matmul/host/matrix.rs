@@ -230,29 +230,29 @@ impl<const PHASES: usize, const WIDE: bool> Body for Times<'_, PHASES, WIDE> {
     fn run<S: Bytes>(self, s: S) {
         let Self { panel, x, rows, out } = self;
         assert!(x.layout.chunk == 4 * S::LANES * PHASES, "rows laid out for another level");
-        // Two vectors of sums for each row, in integers and in floats, and some registers for operands.
-        let most = if S::TILE >= 24 { 6 } else { 2 };
         let mut row = rows.start;
         while row < rows.end {
             let out = &mut out[(row - rows.start) * TILE..];
-            let count = (rows.end - row).min(most);
+            let left = rows.end - row;
+            // Two vectors of sums for each row, in integers and in floats, and some registers for operands.
             // SAFETY: the rows exist (`tile`), and the layout is that of these lanes.
-            unsafe {
-                match count {
-                    6 => panel.block::<S, PHASES, WIDE, 6>(s, x, row, out),
-                    5 => panel.block::<S, PHASES, WIDE, 5>(s, x, row, out),
-                    4 => panel.block::<S, PHASES, WIDE, 4>(s, x, row, out),
-                    3 => panel.block::<S, PHASES, WIDE, 3>(s, x, row, out),
-                    2 => panel.block::<S, PHASES, WIDE, 2>(s, x, row, out),
-                    _ => panel.block::<S, PHASES, WIDE, 1>(s, x, row, out),
+            row += unsafe {
+                if S::TILE >= 24 && left >= 6 {
+                    panel.block::<S, PHASES, WIDE, 6>(s, x, row, out)
+                } else if S::TILE >= 24 && left >= 4 {
+                    panel.block::<S, PHASES, WIDE, 4>(s, x, row, out)
+                } else if left >= 2 {
+                    panel.block::<S, PHASES, WIDE, 2>(s, x, row, out)
+                } else {
+                    panel.block::<S, PHASES, WIDE, 1>(s, x, row, out)
                 }
-            }
-            row += count;
+            };
         }
     }
 }
 
 impl Panel<'_> {
+    /// Multiplies `MR` rows of activations and returns `MR`.
     #[inline(always)]
     unsafe fn block<S: Bytes, const PHASES: usize, const WIDE: bool, const MR: usize>(
         &self,
@@ -260,7 +260,7 @@ impl Panel<'_> {
         x: &Int8Rows<'_>,
         row: usize,
         out: &mut [f32],
-    ) {
+    ) -> usize {
         let layout = x.layout;
         let vector = 4 * S::LANES;
         let (chunk, quads, width) = (layout.chunk, 8 / PHASES, 2 * S::LANES);
@@ -313,5 +313,6 @@ impl Panel<'_> {
                 s.store(out.as_mut_ptr().add(S::LANES), totals[1]);
             }
         }
+        MR
     }
 }

@@ -84,7 +84,10 @@ impl<const BITS: u32, const PHASES: usize, const M: usize, const R: usize> Body
                     operands.dots::<S, BITS, PHASES, M, R>(s, column, out);
                     column += R;
                 } else {
-                    operands.dots::<S, BITS, PHASES, M, 1>(s, column, out);
+                    for m in 0..M {
+                        let row = Operands { first: operands.first + m, ..operands };
+                        row.dots::<S, BITS, PHASES, 1, 1>(s, column, &mut out[m * TILE..]);
+                    }
                     column += 1;
                 }
             }
