@@ -349,7 +349,11 @@ impl<'de> Deserialize<'de> for RawHeader {
                     if name != "__metadata__" {
                         let entry = map.next_value().map_err(|error| in_tensor(&name, &error))?;
                         entries.push((name, entry));
-                    } else if metadata.replace(map.next_value()?).is_some() {
+                        continue;
+                    }
+                    // MLX writes `null` for no metadata.
+                    let found = map.next_value::<Option<_>>()?.unwrap_or_default();
+                    if metadata.replace(found).is_some() {
                         return Err(A::Error::custom("`__metadata__` is listed twice"));
                     }
                 }

@@ -43,6 +43,13 @@ fn a_sound_file_is_read_whatever_the_order_of_its_entries() {
 }
 
 #[test]
+fn metadata_may_be_null_as_mlx_writes_it() {
+    let header = r#"{"__metadata__":null,"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]}}"#;
+    let file = open(file(header, 4)).unwrap();
+    assert_eq!((file.metadata().len(), file.tensors().len()), (0, 1));
+}
+
+#[test]
 fn b36_offsets_smaller_than_the_shape_are_refused_by_name() {
     let header = r#"{"big.weight":{"dtype":"F32","shape":[1000,1000],"data_offsets":[0,4]}}"#;
     let problem = refused(header, 4, "`big.weight`");

@@ -76,6 +76,12 @@ impl<'a> Source<'a> {
         taken.extend(self.names.keys().filter(|name| matches(name)).cloned());
     }
 
+    /// Drops a module on purpose: its tensors and its quantization settings.
+    pub(crate) fn discard_module(&self, path: &str) {
+        self.discard(|name| name.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')));
+        self.heed_entry(path);
+    }
+
     /// A tensor of this exact shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
         self.converted(self.float_view(name, shape)?)
@@ -102,9 +108,7 @@ impl<'a> Source<'a> {
         let scales_name = format!("{path}.scales");
         if !self.has(&scales_name) {
             // Settings that say "not quantized" of a plain matrix have been heeded.
-            if let Some(q) = self.quantization.borrow_mut().as_mut() {
-                q.entry_for(path);
-            }
+            self.heed_entry(path);
             let view = self.float_view(&weight, &with(leading, columns))?;
             return Ok(Matrix::Dense(self.part(view, leading)?));
         }
@@ -154,13 +158,16 @@ impl<'a> Source<'a> {
     ) -> Result<QuantScheme> {
         let last = |view: &TensorView| view.shape.last().copied().unwrap_or(0);
         let inferred = infer_scheme(columns as usize, last(packed), last(scales), scales.dtype);
-        let listed = self.quantization.borrow_mut().as_mut().and_then(|q| q.entry_for(path)).flatten();
-        listed.or(inferred).ok_or_else(|| Error::Packing {
+        self.heed_entry(path).flatten().or(inferred).ok_or_else(|| Error::Packing {
             name: path.to_owned(),
             packed: to_shape(packed),
             scales: to_shape(scales),
             columns: columns as usize,
         })
+    }
+
+    fn heed_entry(&self, path: &str) -> Option<Option<QuantScheme>> {
+        self.quantization.borrow_mut().as_mut().and_then(|q| q.entry_for(path))
     }
 
     /// Refuses tensors that nobody took and settings that matched nothing.

@@ -303,3 +303,29 @@ impl Attention {
         self.projections.weights().chain([self.q_norm.weight(), self.k_norm.weight()])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_tensor::fast;
+
+    fn sum(dtype: Dtype) -> (Vec<f32>, Vec<f32>) {
+        let array = |values: &[f32]| Array::from_slice(values, [4]).unwrap().astype(dtype).unwrap();
+        let (x, y) = (array(&[60000.0, -60000.0, 1.5, 512.0]), array(&[10000.0, -10000.0, 0.25, -511.0]));
+        let sum = clipped_sum().unwrap().call(&[&x, &y]).unwrap().swap_remove(0);
+        assert_eq!(sum.dtype(), dtype);
+        let normed = fast::rms_norm(&sum, None, 1e-6).unwrap();
+        let values = |a: &Array| a.astype(Dtype::Float32).unwrap().to_vec().unwrap();
+        (values(&sum), values(&normed))
+    }
+
+    #[test]
+    fn b14_a_float16_residual_is_clipped_and_others_are_not() {
+        let (clipped, normed) = sum(Dtype::Float16);
+        assert_eq!(clipped, [65504.0, -65504.0, 1.75, 1.0]);
+        assert!(normed.iter().all(|value| value.is_finite()), "{normed:?}");
+        assert_eq!(sum(Dtype::Float32).0, [70000.0, -70000.0, 1.75, 1.0]);
+        // 8 bits of significand: 60000 is 59904, 10000 is 9984, their sum 69888 is 69632.
+        assert_eq!(sum(Dtype::Bfloat16).0, [69632.0, -69632.0, 1.75, 0.0]);
+    }
+}

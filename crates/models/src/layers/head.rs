@@ -18,7 +18,7 @@ impl Head {
     /// Takes `lm_head.weight`; a tied head drops it, as some checkpoints hold the table twice.
     pub(crate) fn load(source: &Source<'_>, tied: bool, vocab: i32, hidden: i32) -> Result<Self> {
         if tied {
-            source.discard(|name| name.starts_with("lm_head."));
+            source.discard_module("lm_head");
             return Ok(Self { own: None, cap: None });
         }
         Ok(Self { own: Some(Linear::load(source, "lm_head", vocab, hidden, false)?), cap: None })

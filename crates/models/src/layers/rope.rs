@@ -223,3 +223,55 @@ fn turn(x: &Array, rope: &fast::Rope, positions: &Positions) -> Result<Array> {
         Positions::Rows(offsets) => fast::rope_dynamic(x, rope, offsets)?,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_artifacts::RawConfig;
+
+    const HEAD: [f32; 16] =
+        [0.9, -0.4, 0.7, 0.2, -0.8, 0.5, 0.3, -0.6, 0.1, 0.8, -0.9, 0.4, 0.6, -0.3, -0.7, -0.2];
+
+    /// What `scaling` makes of a head of 16 values at `position`.
+    fn turned(rope: &Rope, position: i32) -> Vec<f32> {
+        let x = Array::from_slice(&HEAD, [1, 1, 1, 16]).unwrap();
+        rope.forward(&x, &Positions::Uniform(position)).unwrap().to_vec().unwrap()
+    }
+
+    /// Pairs `(i, i + distance)` turn by `position · base^(-2i / exponent_dims)`, in float64.
+    fn assert_turns(rope: &Rope, pairs: usize, distance: usize, exponent_dims: f64) {
+        for position in [0, 1, 5000] {
+            let mut expected = HEAD.map(f64::from);
+            let mut bound = [0.0_f64; 16];
+            for i in 0..pairs {
+                let angle = f64::from(position) * 10000_f64.powf(-2.0 * i as f64 / exponent_dims);
+                let (sin, cos) = angle.sin_cos();
+                let (a, b) = (expected[i], expected[i + distance]);
+                (expected[i], expected[i + distance]) = (a * cos - b * sin, a * sin + b * cos);
+                // Two roundings of the angle and those of sine, cosine and sum, in float32.
+                let rounding = 2.0 * f64::from(f32::EPSILON) * (angle + 2.0);
+                (bound[i], bound[i + distance]) = (rounding, rounding);
+            }
+            for (i, found) in turned(rope, position).into_iter().enumerate() {
+                let error = (f64::from(found) - expected[i]).abs();
+                assert!(error <= bound[i], "position {position}, value {i}: {found}, not {}", expected[i]);
+            }
+        }
+    }
+
+    #[test]
+    fn b13_ordinary_partial_rope_counts_by_the_rotated_width() {
+        assert_turns(&Rope::plain(4, 10000.0, false), 2, 2, 4.0);
+    }
+
+    #[test]
+    fn b13_proportional_rope_counts_by_the_head_and_pairs_half_a_head_apart() {
+        let text = r#"{"model_type": "t", "rope_scaling":
+            {"rope_type": "proportional", "partial_rotary_factor": 0.25}}"#;
+        let file = RawConfig::parse(text, "config.json".as_ref()).unwrap();
+        let config = Config::new("t", &file).unwrap();
+        let (base, scaling) = config.rope(Some(10000.0)).unwrap();
+        let rope = Rope::from_config(&config, scaling.as_ref(), 16, base, false, None).unwrap();
+        assert_turns(&rope, 2, 8, 16.0);
+    }
+}
