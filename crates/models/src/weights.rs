@@ -158,7 +158,7 @@ impl<'a> Source<'a> {
     ) -> Result<QuantScheme> {
         let last = |view: &TensorView| view.shape.last().copied().unwrap_or(0);
         let inferred = infer_scheme(columns as usize, last(packed), last(scales), scales.dtype);
-        self.heed_entry(path).flatten().or(inferred).ok_or_else(|| Error::Packing {
+        self.heed_entry(path).or(inferred).ok_or_else(|| Error::Packing {
             name: path.to_owned(),
             packed: to_shape(packed),
             scales: to_shape(scales),
@@ -166,8 +166,9 @@ impl<'a> Source<'a> {
         })
     }
 
-    fn heed_entry(&self, path: &str) -> Option<Option<QuantScheme>> {
-        self.quantization.borrow_mut().as_mut().and_then(|q| q.entry_for(path))
+    /// The scheme that the settings' entry for a path names, which counts as heeded from here on.
+    fn heed_entry(&self, path: &str) -> Option<QuantScheme> {
+        self.quantization.borrow_mut().as_mut().and_then(|q| q.entry_for(path)).flatten()
     }
 
     /// Refuses tensors that nobody took and settings that matched nothing.

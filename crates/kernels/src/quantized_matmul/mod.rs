@@ -4,7 +4,7 @@
 //! `K`. Numbers of 2, 3, 4, 5, 6 or 8 bits follow each other in little-endian bit order, each row from a new word: the
 //! packing of MLX (`mlx/backend/cpu/quantized.cpp` of 0.32.2), where it is spelled byte by byte.
 //!
-//! [`host`] has two arithmetics. In float32, weights are widened and summed as they are. With int8 activations, each 32
+//! `host` has two arithmetics. In float32, weights are widened and summed as they are. With int8 activations, each 32
 //! consecutive activations are rounded to `d * i`, `i` in `-127 ..= 127`, `d = max |x| / 127`, so that
 //! `y[n] = sum over groups (scales * d * sum(q * i) + biases * d * sum(i))` needs integer dot products only. The rounding
 //! is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation.
