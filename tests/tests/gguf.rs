@@ -33,7 +33,7 @@ fn difference(name: &str) -> f32 {
     };
     let (tokens, expected) = (read("tokens").integers(), read("logits").floats());
     let mut state = State::compose(&graph.declaration().layers, &composition).unwrap();
-    let ids = Array::from_slice(&tokens, [1, tokens.len()]).unwrap();
+    let ids = Array::from_slice(&tokens, [1, tokens.len() as i32]).unwrap();
     let hidden = graph.hidden(&ids, &mut state, Phase::Window).unwrap();
     let found: Vec<f32> = graph.logits(&hidden).unwrap().to_vec().unwrap();
 
