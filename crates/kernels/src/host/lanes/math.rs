@@ -64,8 +64,13 @@ pub(crate) fn gelu_tanh<S: Simd>(s: S, x: S::V) -> S::V {
     let (a_error, b_error) = (s.splat(-4.534_068e-8), s.splat(2.398_832_4e-9));
     let square = s.mul(bounded, bounded);
     let square_error = s.fma(bounded, bounded, s.sub(s.splat(0.0), square));
-    let inner = s.fma(b, square, a);
-    let inner_error = s.fma(b, square, s.sub(a, inner));
+    // Sum and its error whichever term is larger (Knuth's two-sum); they cross at |x| = 4.7.
+    let product = s.mul(b, square);
+    let product_error = s.fma(b, square, s.sub(s.splat(0.0), product));
+    let inner = s.add(product, a);
+    let added = s.sub(inner, product);
+    let sum_error = s.add(s.sub(product, s.sub(inner, added)), s.sub(a, added));
+    let inner_error = s.add(sum_error, product_error);
     let inner_error = s.fma(b_error, square, s.fma(b, square_error, s.add(inner_error, a_error)));
     let w = s.mul(bounded, inner);
     let error = s.fma(bounded, inner_error, s.fma(bounded, inner, s.sub(s.splat(0.0), w)));
