@@ -156,7 +156,9 @@ impl Cache for PlainCache {
     fn select(&self, indices: &[usize]) -> Result<Self> {
         let mut rows = self.all_rows().select(indices);
         let Some(stored) = &self.stored else { return Ok(Self { rows: Some(rows), ..self.clone() }) };
-        let surplus = rows.padding().iter().copied().min().unwrap_or(0);
+        // While a padded span is open, padding is counted before it is stored.
+        let planned = rows.padding().iter().copied().min().unwrap_or(0);
+        let surplus = planned.min(self.length as i32);
         rows.drop_oldest(surplus);
         let stored = stored.slice(surplus as usize, stored.len())?.take_rows(indices)?;
         let length = self.length - surplus as usize;
