@@ -137,6 +137,24 @@ fn a_batch_and_other_tokens_have_no_snapshot() {
     assert!(batch.snapshot("m", &tokens(3)).unwrap_err().to_string().contains("batch of 2 rows"));
 }
 
+#[test]
+fn a_ring_of_one_position_that_holds_nothing_is_restored() {
+    use strata_state::Side;
+    let kind = LayerKind::Sliding { kv_heads: 1, head_dim: 64, window: 1 };
+    let new = || State::compose(&[kind], &Composition::default()).unwrap();
+    let mut batch = State::merge(&[&new(), &new()]).unwrap();
+    batch.begin_padded(&[1, 2], Side::Right).unwrap();
+    for seed in 0..2 {
+        let x = normal(seed, [2, 1, 1, 64]);
+        batch.layer(0).append(&x, &x, Phase::Window).unwrap();
+        batch.advance(1);
+    }
+    batch.end_padded().unwrap();
+    let row = batch.extract(0).unwrap();
+    let restored = row.snapshot("m", &[7]).unwrap().restore(&new()).unwrap();
+    assert_eq!(restored.position(), 1);
+}
+
 fn files(folder: &Path) -> Vec<PathBuf> {
     fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect()
 }
