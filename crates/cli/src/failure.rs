@@ -1,5 +1,6 @@
 //! Errors as users see them: one `error:` line, one `help:` line, exit status 1. (clap ends usage errors with 2.)
 
+use crate::output::note;
 use std::borrow::Cow;
 use std::process::ExitCode;
 
@@ -33,8 +34,7 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let message = format!("{error:#}").replace('\n', "\n  ");
-    eprintln!("error: {message}");
-    eprintln!("help: {}", help(error));
+    note(format_args!("error: {message}\nhelp: {}", help(error)));
     ExitCode::FAILURE
 }
 

@@ -1,6 +1,7 @@
 //! Writing to the terminal: progress of long tasks, sizes, the line of statistics.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use std::io::Write;
 use strata_artifacts::{Progress, Stage};
 use strata_contracts::Statistics;
 
@@ -52,6 +53,11 @@ fn bar(stage: Stage) -> ProgressBar {
     bar.set_style(style);
     bar.set_message(message);
     bar
+}
+
+/// A line on stderr. Where that can't be written, nobody is left to be told.
+pub(crate) fn note(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
 }
 
 /// The line that ends an answer.

@@ -2,10 +2,11 @@
 //! stops the answer and not the program.
 
 use crate::args::ChatArgs;
-use crate::output::statistics_line;
+use crate::output::{note, statistics_line};
 use crate::session::{Session, write_stdout};
 use anyhow::Result;
 use rustyline::error::ReadlineError;
+use std::io::{BufRead, IsTerminal};
 use std::sync::atomic::Ordering;
 use strata_contracts::FinishReason;
 use strata_state::State;
@@ -18,34 +19,65 @@ pub(crate) fn run(args: &ChatArgs) -> Result<()> {
     let session = Session::load(&args.model, &args.sampling, args.quiet)?;
     let interrupted = session.interrupt_flag();
     ctrlc::set_handler(move || interrupted.store(true, Ordering::Relaxed))?;
-    let mut editor = rustyline::DefaultEditor::new()?;
+    let mut input = Input::open()?;
     let mut conversation = Conversation::new(&session, args.system.clone())?;
     if !args.quiet {
-        eprintln!("{HELP}");
+        note(HELP);
     }
-    loop {
-        let line = match editor.readline("> ") {
-            Ok(line) => line,
-            Err(ReadlineError::Interrupted) => continue,
-            Err(ReadlineError::Eof) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
+    while let Some(line) = input.line()? {
         let line = line.trim();
         if line.is_empty() {
             continue;
         }
-        let _ = editor.add_history_entry(line);
         match line.split_once(char::is_whitespace).unwrap_or((line, "")) {
             ("/exit" | "/quit", _) => return Ok(()),
-            ("/help", _) => eprintln!("{HELP}"),
+            ("/help", _) => note(HELP),
             ("/reset", _) => conversation.reset()?,
             ("/system", text) => conversation.set_system(text.trim())?,
-            (command, _) if command.starts_with('/') => eprintln!("there is no {command}: {HELP}"),
+            (command, _) if command.starts_with('/') => note(format_args!("there is no {command}: {HELP}")),
             _ => {
                 if let Err(error) = conversation.turn(line, args.quiet) {
                     // A turn that fails takes nothing with it.
                     crate::failure::report(&error);
                 }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Where turns come from: an editor on a terminal, else the lines of a pipe or file.
+enum Input {
+    Terminal(Box<rustyline::DefaultEditor>),
+    Pipe(std::io::StdinLock<'static>),
+}
+
+impl Input {
+    fn open() -> Result<Self> {
+        let stdin = std::io::stdin();
+        if stdin.is_terminal() {
+            Ok(Self::Terminal(Box::new(rustyline::DefaultEditor::new()?)))
+        } else {
+            Ok(Self::Pipe(stdin.lock()))
+        }
+    }
+
+    /// The next line; `None` at the end. Bytes that are no UTF-8 become U+FFFD.
+    fn line(&mut self) -> Result<Option<String>> {
+        match self {
+            Self::Terminal(editor) => match editor.readline("> ") {
+                Ok(line) => {
+                    let _ = editor.add_history_entry(line.trim());
+                    Ok(Some(line))
+                }
+                Err(ReadlineError::Interrupted) => Ok(Some(String::new())),
+                Err(ReadlineError::Eof) => Ok(None),
+                Err(error) => Err(error.into()),
+            },
+            Self::Pipe(stdin) => {
+                let mut bytes = Vec::new();
+                let read = stdin.read_until(b'\n', &mut bytes)?;
+                Ok((read > 0).then(|| String::from_utf8_lossy(&bytes).into_owned()))
             }
         }
     }
@@ -98,10 +130,10 @@ impl<'a> Conversation<'a> {
         let answer = self.session.answer(&mut self.state, &ids[kept..], &mut write_stdout)?;
         write_stdout("\n")?;
         if answer.finish_reason == FinishReason::Cancelled {
-            eprintln!("(stopped)");
+            note("(stopped)");
         }
         if !quiet {
-            eprintln!("{}", statistics_line(&answer.statistics));
+            note(statistics_line(&answer.statistics));
         }
         self.held = ids;
         self.held.extend(&answer.tokens);

@@ -2,7 +2,7 @@
 
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
-use crate::output::Reporter;
+use crate::output::{Reporter, note};
 use anyhow::{Context, Result};
 use strata_artifacts::gguf::{ConvertOptions, convert};
 
@@ -31,12 +31,12 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
     };
     if !args.quiet {
         let kinds: Vec<String> = summary.tensors.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        eprintln!("{}: {} ({})", args.out.display(), summary.architecture, kinds.join(", "));
+        note(format_args!("{}: {} ({})", args.out.display(), summary.architecture, kinds.join(", ")));
         if !summary.dequantized.is_empty() {
-            eprintln!(
+            note(format_args!(
                 "{} tensors have no exact MLX form and are stored as bfloat16",
                 summary.dequantized.len()
-            );
+            ));
         }
     }
     Ok(())

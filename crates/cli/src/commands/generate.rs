@@ -2,7 +2,7 @@
 
 use crate::args::GenerateArgs;
 use crate::failure::Failure;
-use crate::output::statistics_line;
+use crate::output::{note, statistics_line};
 use crate::session::{Answer, Session, write_stdout};
 use anyhow::Result;
 use serde_json::json;
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
         write_stdout("\n")?;
     }
     if !args.quiet {
-        eprintln!("{}", statistics_line(&answer.statistics));
+        note(statistics_line(&answer.statistics));
     }
     Ok(())
 }

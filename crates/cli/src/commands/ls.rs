@@ -1,7 +1,7 @@
 //! `strata ls`: the models in the local store.
 
 use crate::args::LsArgs;
-use crate::output::bytes;
+use crate::output::{bytes, note};
 use crate::session::write_stdout;
 use anyhow::Result;
 use serde_json::json;
@@ -19,7 +19,10 @@ pub(crate) fn run(args: &LsArgs) -> Result<()> {
         return Ok(());
     }
     if models.is_empty() {
-        eprintln!("no models in {}; `strata pull smollm2` brings the starter", store.root().display());
+        note(format_args!(
+            "no models in {}; `strata pull smollm2` brings the starter",
+            store.root().display()
+        ));
     }
     let width = models.iter().map(|m| m.name.chars().count()).max().unwrap_or(0);
     for m in models {

@@ -15,6 +15,8 @@ pub mod host;
 mod node;
 pub mod reference;
 
+pub use crate::gated_activation::Activation;
+
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};
 
@@ -74,17 +76,6 @@ pub enum Finish<'a> {
     Add(&'a Array),
     /// `act(y_0) * y_1`; two maps of one size and scheme.
     Gate(Activation),
-}
-
-/// The gate of a gated product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Activation {
-    /// `x * sigmoid(x)`.
-    Silu,
-    /// `x * Phi(x)`, tanh approximation.
-    GeluTanh,
-    /// `x * Phi(x)`.
-    GeluErf,
 }
 
 /// How products with quantized matrices are computed.
