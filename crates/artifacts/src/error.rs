@@ -254,6 +254,7 @@ impl Error {
     pub fn help(&self) -> Option<Cow<'static, str>> {
         Some(match self {
             Self::Gguf { problem, .. } => problem.help()?.into(),
+            Self::Quantize { problem, .. } => problem.help()?.into(),
             Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
                 "free some space, or point STRATA_HOME to a larger disk".into()
             }

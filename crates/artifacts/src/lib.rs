@@ -40,4 +40,4 @@ pub use safetensors::{HeaderError, SafetensorsFile, TensorInfo, TensorView};
 pub use shards::{ShardError, ShardSet};
 pub use store::{Store, StoredModel};
 pub use weights::Weights;
-pub use write::{TensorSpec, WeightsWriter, write_bytes, write_json};
+pub use write::{MAX_SHARD_BYTES, TensorSpec, WeightsWriter, write_bytes, write_json};

@@ -13,6 +13,9 @@ use std::path::{Path, PathBuf};
 use strata_contracts::Dtype;
 use tempfile::NamedTempFile;
 
+/// Most bytes of weights in one file of a converted model; more become shards.
+pub const MAX_SHARD_BYTES: u64 = 5_000_000_000;
+
 /// A tensor that is going to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorSpec {

@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 use std::path::Path;
 use strata_artifacts::quantize::{
-    Packed, QuantRules, QuantizeError, QuantizeOptions, quantize, quantize_folder,
+    Packed, QuantRule, QuantRules, QuantizeError, QuantizeOptions, quantize, quantize_folder,
 };
 use strata_artifacts::{Error, ModelDir, SafetensorsFile, TensorSpec, WeightsWriter, write_json};
 use strata_contracts::{Dtype, QuantMode, QuantScheme};
@@ -92,12 +92,19 @@ fn values_that_have_no_quantized_form_are_refused() {
 
 /// A model folder with a head, one layer, a norm, and a projection whose rows divide into no group.
 fn model(folder: &Path) {
-    let tensors: [(&str, &[usize]); 4] = [
-        ("lm_head.weight", &[8, 128]),
-        ("model.layers.0.mlp.up_proj.weight", &[6, 128]),
-        ("model.layers.0.odd.weight", &[4, 40]),
-        ("model.norm.weight", &[128]),
-    ];
+    write_model(
+        folder,
+        &[
+            ("lm_head.weight", &[8, 128]),
+            ("model.layers.0.mlp.up_proj.weight", &[6, 128]),
+            ("model.layers.0.odd.weight", &[4, 40]),
+            ("model.norm.weight", &[128]),
+        ],
+    );
+}
+
+/// A model folder with these float32 tensors, the elements of each counted up from -3.
+fn write_model(folder: &Path, tensors: &[(&str, &[usize])]) {
     let spec = |&(name, shape): &(&str, &[usize])| TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::Float32,
@@ -116,23 +123,21 @@ fn model(folder: &Path) {
     std::fs::write(folder.join("tokenizer.json"), "{}").unwrap();
 }
 
+fn options(rules: &[&str], max_shard_bytes: u64) -> QuantizeOptions {
+    let rules: Vec<QuantRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+    let rules = QuantRules::new(QuantScheme::affine(4, 64).unwrap(), rules);
+    QuantizeOptions { rules, dtype: None, max_shard_bytes }
+}
+
 /// Quantizes that model with `rules` over 4-bit groups of 64.
-fn quantized(rules: &str, max_shard_bytes: u64) -> Result<(tempfile::TempDir, ModelDir, Value), Error> {
+fn quantized(rules: &[&str], max_shard_bytes: u64) -> Result<(tempfile::TempDir, ModelDir, Value), Error> {
     let folder = tempfile::tempdir().unwrap();
     let (from, to) = (folder.path().join("from"), folder.path().join("to"));
     std::fs::create_dir(&from).unwrap();
     std::fs::create_dir(&to).unwrap();
     model(&from);
-    let rules: QuantRules = rules.parse().unwrap();
-    let default = QuantScheme::affine(4, 64).unwrap();
-    let options = QuantizeOptions {
-        default,
-        dtype: None,
-        scheme_for: &|path| rules.scheme_for(path, default),
-        max_shard_bytes,
-    };
     let mut last = 0;
-    quantize_folder(&from, &to, &options, &mut |report| last = report.done)?;
+    quantize_folder(&from, &to, &options(rules, max_shard_bytes), &mut |report| last = report.done)?;
     assert_eq!(last, (8 * 128 + 6 * 128 + 4 * 40 + 128) * 4);
     let model = ModelDir::open(&to)?;
     let config = model.json("config.json")?.unwrap();
@@ -141,7 +146,7 @@ fn quantized(rules: &str, max_shard_bytes: u64) -> Result<(tempfile::TempDir, Mo
 
 #[test]
 fn a_folder_is_quantized_by_its_rules_and_says_so_in_its_configuration() {
-    let (_folder, model, config) = quantized("lm_head=8", u64::MAX).unwrap();
+    let (_folder, model, config) = quantized(&["lm_head=8"], u64::MAX).unwrap();
     let weights = model.weights().unwrap();
     let info = |name: &str| {
         let info = weights.info(name).unwrap_or_else(|| panic!("no `{name}`"));
@@ -166,7 +171,7 @@ fn a_folder_is_quantized_by_its_rules_and_says_so_in_its_configuration() {
 
 #[test]
 fn weights_are_cast_before_they_are_packed() {
-    let (_folder, model, _) = quantized("lm_head=none", u64::MAX).unwrap();
+    let (_folder, model, _) = quantized(&["lm_head=none"], u64::MAX).unwrap();
     let values: Vec<f32> =
         (0..6 * 128).map(|i| half::bf16::from_f32(i as f32 / 64.0 - 3.0).to_f32()).collect();
     let expected = quantize(QuantScheme::affine(4, 64).unwrap(), Dtype::Bfloat16, &values).unwrap();
@@ -178,20 +183,15 @@ fn weights_are_cast_before_they_are_packed() {
 
 #[test]
 fn shards_stay_below_their_limit() {
-    let (_folder, model, _) = quantized("", 600).unwrap();
+    let (_folder, model, _) = quantized(&[], 600).unwrap();
     assert!(model.shards().files.len() > 1);
     assert_eq!(model.weights().unwrap().len(), 8);
 }
 
 #[test]
 fn a_quantized_model_and_one_that_nothing_fits_are_refused() {
-    let (folder, _, _) = quantized("", u64::MAX).unwrap();
-    let options = QuantizeOptions {
-        default: QuantScheme::affine(4, 64).unwrap(),
-        dtype: None,
-        scheme_for: &|_| None,
-        max_shard_bytes: u64::MAX,
-    };
+    let (folder, _, _) = quantized(&[], u64::MAX).unwrap();
+    let options = options(&["*=none"], u64::MAX);
     let again = folder.path().join("again");
     std::fs::create_dir(&again).unwrap();
     let problem = |from: &str| match quantize_folder(&folder.path().join(from), &again, &options, &mut |_| ())
@@ -203,4 +203,67 @@ fn a_quantized_model_and_one_that_nothing_fits_are_refused() {
     assert_eq!(problem("to"), QuantizeError::AlreadyQuantized);
     assert_eq!(problem("from"), QuantizeError::NothingFits { group_size: 64 });
     assert!(std::fs::read_dir(&again).unwrap().next().is_none(), "a refused model leaves nothing behind");
+}
+
+#[test]
+fn a_rule_that_fits_no_module_is_refused_by_name() {
+    let Err(Error::Quantize { problem, .. }) = quantized(&["lm_head=8", "model.layer.0.*=8"], u64::MAX)
+    else {
+        panic!("the rule was passed over");
+    };
+    assert_eq!(problem, QuantizeError::IdleRule { pattern: "model.layer.0.*".into() });
+}
+
+/// Quantizes a model with these tensors to 4-bit groups of 64.
+fn with_tensors(tensors: &[(&str, &[usize])]) -> Result<(tempfile::TempDir, ModelDir), Error> {
+    let folder = tempfile::tempdir().unwrap();
+    let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+    std::fs::create_dir(&from).unwrap();
+    std::fs::create_dir(&to).unwrap();
+    write_model(&from, tensors);
+    quantize_folder(&from, &to, &options(&[], u64::MAX), &mut |_| ())?;
+    let model = ModelDir::open(&to)?;
+    Ok((folder, model))
+}
+
+#[test]
+fn experts_are_stacked_and_their_router_keeps_eight_bits() {
+    let names: Vec<String> =
+        (0..11).map(|n| format!("model.layers.0.mlp.experts.{n}.up_proj.weight")).collect();
+    let mut tensors: Vec<(&str, &[usize])> =
+        names.iter().map(|name| (name.as_str(), &[6, 128][..])).collect();
+    tensors.push(("model.layers.0.mlp.gate.weight", &[11, 128]));
+    let (_folder, model) = with_tensors(&tensors).unwrap();
+    let weights = model.weights().unwrap();
+    let stacked = weights.require("model.layers.0.mlp.switch_mlp.up_proj.weight").unwrap();
+    assert_eq!(stacked.shape, [11, 6, 16]);
+    let biases = weights.info("model.layers.0.mlp.switch_mlp.up_proj.biases").unwrap();
+    assert_eq!(biases.shape, [11, 6, 2]);
+    let values: Vec<f32> =
+        (0..6 * 128).map(|i| half::bf16::from_f32(i as f32 / 64.0 - 3.0).to_f32()).collect();
+    let one = quantize(QuantScheme::affine(4, 64).unwrap(), Dtype::Bfloat16, &values).unwrap();
+    assert!(stacked.data[..] == one.weight.repeat(11)[..]);
+    assert_eq!(weights.len(), 6);
+    assert_eq!(weights.info("model.layers.0.mlp.gate.weight").unwrap().shape, [11, 32]);
+    let block = &model.json("config.json").unwrap().unwrap()["quantization"];
+    let router = json!({ "group_size": 64, "bits": 8, "mode": "affine" });
+    assert_eq!((&block["model.layers.0.mlp.gate"], &block["bits"]), (&router, &json!(4)));
+}
+
+#[test]
+fn experts_that_do_not_belong_together_are_refused() {
+    let problem = |tensors: &[(&str, &[usize])]| match with_tensors(tensors) {
+        Err(Error::Quantize { problem, .. }) => problem,
+        other => panic!("{other:?}"),
+    };
+    let [first, second, third] = [0, 1, 2].map(|n| format!("model.layers.0.mlp.experts.{n}.up_proj.weight"));
+    let tensor = "model.layers.0.mlp.switch_mlp.up_proj.weight".to_owned();
+    assert_eq!(
+        problem(&[(&first, &[6, 128]), (&third, &[6, 128])]),
+        QuantizeError::MissingExpert { tensor, missing: 1 }
+    );
+    assert_eq!(
+        problem(&[(&first, &[6, 128]), (&second, &[5, 128])]),
+        QuantizeError::ExpertShape { tensor: second, found: vec![5, 128], expected: vec![6, 128] }
+    );
 }

@@ -2,6 +2,8 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use strata_artifacts::quantize::QuantRule;
+use strata_contracts::QuantScheme;
 
 /// Language models on MLX: Apple GPUs, NVIDIA GPUs and plain CPUs.
 #[derive(Debug, Parser)]
@@ -26,7 +28,7 @@ pub(crate) enum Command {
     Ls(LsArgs),
     /// Describe a model: family, size, quantization, memory
     Inspect(InspectArgs),
-    /// Convert a GGUF file to a model folder
+    /// Make a model folder of a GGUF file, or quantize a folder
     Convert(ConvertArgs),
     /// Measure prompt and decode speed
     Bench(BenchArgs),
@@ -188,10 +190,19 @@ pub(crate) struct InspectArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ConvertArgs {
-    /// The GGUF file
+    /// A GGUF file, or a model folder in Hugging Face layout
     pub(crate) input: PathBuf,
-    /// Folder to make; it must not exist or be empty
+    /// Folder to make; it must not exist
     pub(crate) out: PathBuf,
+    /// Quantize: BITS (2, 3, 4, 5, 6 or 8) in groups of GROUP (32, 64 or 128; 64 by default), or mxfp4, mxfp8, nvfp4.
+    /// Of a GGUF file this is for tensors that MLX can't hold exactly as they are
+    #[arg(long, value_name = "BITS[:GROUP]")]
+    pub(crate) quantize: Option<QuantScheme>,
+    /// Another quantization for some layers: PATTERN=8, PATTERN=8:32, or PATTERN=none to leave them plain. A `*` in the
+    /// pattern stands for any characters, and the first one that fits decides. Repeatable: `--layer lm_head=8
+    /// --layer 'model.layers.0.*=8'` keeps the head and the first layer at 8 bits
+    #[arg(long = "layer", value_name = "PATTERN=BITS[:GROUP]", requires = "quantize")]
+    pub(crate) layers: Vec<QuantRule>,
     /// Print nothing but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,

@@ -3,6 +3,7 @@
 //! The modes and their legal pairs of bits and group size are those of MLX 0.32 (`mlx/ops.cpp`, `quantize`).
 
 use serde::{Deserialize, Serialize};
+use std::str::FromStr;
 
 /// Number format of a quantized matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -55,9 +56,17 @@ impl TryFrom<Unchecked> for QuantScheme {
     }
 }
 
-/// A combination of quantization settings that no kernel holds.
+/// Quantization settings that no kernel holds.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantError {
+    /// Text that names no scheme.
+    #[error(
+        "`{text}` is no quantization; write BITS or BITS:GROUP, such as 4 or 8:32, or mxfp4, mxfp8 or nvfp4"
+    )]
+    Form {
+        /// The text.
+        text: String,
+    },
     /// The bit width does not exist for this mode.
     #[error("{mode} quantization has no {bits}-bit form")]
     Bits {
@@ -105,6 +114,13 @@ impl QuantScheme {
         Ok(Self { mode, bits: bits as u8, group_size: group_size as u16 })
     }
 
+    /// The only scheme of a microscaling mode, by MLX's name of the mode.
+    fn microscaling(name: &str) -> Option<Self> {
+        let schemes = [(QuantMode::Mxfp4, 4, 32), (QuantMode::Mxfp8, 8, 32), (QuantMode::Nvfp4, 4, 16)];
+        let (mode, bits, group_size) = schemes.into_iter().find(|(mode, ..)| mode.name() == name)?;
+        Some(Self { mode, bits, group_size })
+    }
+
     /// Affine quantization with `bits` and `group_size`.
     ///
     /// # Errors
@@ -143,5 +159,49 @@ impl QuantScheme {
             return Err(QuantError::Columns { columns, group_size: self.group_size() });
         }
         Ok(columns / 16 * self.bits as usize / 2)
+    }
+}
+
+/// `BITS` or `BITS:GROUP` for affine quantization, in groups of 64 where none is named; or the name of a mode that
+/// has one scheme only: `mxfp4`, `mxfp8`, `nvfp4`.
+impl FromStr for QuantScheme {
+    type Err = QuantError;
+
+    fn from_str(text: &str) -> Result<Self, QuantError> {
+        if let Some(scheme) = Self::microscaling(text) {
+            return Ok(scheme);
+        }
+        let number = |part: &str| part.parse().map_err(|_| QuantError::Form { text: text.to_owned() });
+        let (bits, group_size) = text.split_once(':').unwrap_or((text, "64"));
+        Self::affine(number(bits)?, number(group_size)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn schemes_are_read_as_bits_and_group_or_as_a_mode() {
+        for (text, mode, bits, group) in [
+            ("4", QuantMode::Affine, 4, 64),
+            ("8:32", QuantMode::Affine, 8, 32),
+            ("3:128", QuantMode::Affine, 3, 128),
+            ("mxfp4", QuantMode::Mxfp4, 4, 32),
+            ("mxfp8", QuantMode::Mxfp8, 8, 32),
+            ("nvfp4", QuantMode::Nvfp4, 4, 16),
+        ] {
+            assert_eq!(text.parse(), QuantScheme::new(mode, bits, group), "{text}");
+        }
+    }
+
+    #[test]
+    fn text_that_is_no_scheme_is_refused() {
+        for text in ["", "four", "4:", ":32", "4:x", "4:32:1", "-4", "affine", "99999999999"] {
+            let found = text.parse::<QuantScheme>();
+            assert!(matches!(found, Err(QuantError::Form { .. })), "{text}: {found:?}");
+        }
+        assert!(matches!("7".parse::<QuantScheme>(), Err(QuantError::Bits { bits: 7, .. })));
+        assert!(matches!("4:48".parse::<QuantScheme>(), Err(QuantError::GroupSize { group_size: 48, .. })));
     }
 }

@@ -13,8 +13,8 @@ use super::types::TensorType;
 use crate::error::{Error, Result};
 use crate::mmap::Mapped;
 use crate::progress::{Progress, Stage};
-use crate::quantize::{QuantizeError, packed_specs, quantize, settings};
-use crate::write::{TensorSpec, WeightsWriter, write_json};
+use crate::quantize::{QuantRules, QuantizeError, packed_specs, quantize, settings};
+use crate::write::{MAX_SHARD_BYTES, TensorSpec, WeightsWriter, write_json};
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ use strata_contracts::{Dtype, QuantScheme};
 pub struct ConvertOptions {
     /// Quantizes the matrices that would otherwise be plain: those of types that MLX can't hold, and floats. Rows
     /// that don't divide into groups stay plain.
-    pub quantize: Option<QuantScheme>,
+    pub quantize: Option<QuantRules>,
 }
 
 /// What a conversion wrote.
@@ -43,9 +43,6 @@ pub struct Summary {
     /// Names of the tensors that were quantized on request.
     pub quantized: Vec<String>,
 }
-
-/// Largest weight file, in bytes; more weights become shards.
-const SHARD_BYTES: u64 = 5_000_000_000;
 
 /// Converts a GGUF file to a folder in Hugging Face layout. `out` exists and holds no weights.
 ///
@@ -67,6 +64,12 @@ pub fn convert(
     let tokens = TokenizerFiles::new(&file.metadata, sizes.vocabulary).map_err(refuse)?;
 
     let plan: Vec<Planned<'_, '_>> = placed.into_iter().map(|placed| Planned::new(placed, options)).collect();
+    let idle =
+        options.quantize.as_ref().and_then(|rules| rules.idle_pattern(&plan.iter().map(Planned::module)));
+    if let Some(pattern) = idle {
+        let problem = QuantizeError::IdleRule { pattern: pattern.to_owned() };
+        return Err(Error::Quantize { path: gguf.to_owned(), problem });
+    }
     config.insert("torch_dtype".into(), json!(activation_type(architecture, &plan).name()));
     add_quantization(&plan, &mut config);
     add_token_ids(&tokens.ids, &mut config);
@@ -103,7 +106,9 @@ impl<'a, 'g> Planned<'a, 'g> {
         let matrix = tensor.shape().len() == 2;
         let fits = |scheme: &QuantScheme| matrix && scheme.packed_columns(tensor.columns()).is_ok();
         let exact = affine::bits(tensor).filter(|_| matrix);
-        let form = match (tensor.kind, exact, options.quantize.filter(fits)) {
+        let rules = options.quantize.as_ref();
+        let asked = rules.and_then(|rules| rules.scheme_for(module(&placed))).filter(fits);
+        let form = match (tensor.kind, exact, asked) {
             (_, Some(bits), _) => Form::Exact(bits),
             // Scales beside the exact groups' float16 ones; a bfloat16 model gives what quantizing it directly does.
             (TensorType::BF16, _, Some(scheme)) => Form::Quantized(scheme, Dtype::Bfloat16),
@@ -130,17 +135,17 @@ impl<'a, 'g> Planned<'a, 'g> {
 
     /// Name of the module that owns the tensor.
     fn module(&self) -> &str {
-        self.placed.name.strip_suffix(".weight").unwrap_or(&self.placed.name)
+        module(&self.placed)
     }
 
     fn specs(&self) -> Vec<TensorSpec> {
         let tensor = self.placed.tensor;
         match (self.form, self.scheme()) {
             (Form::Quantized(_, dtype), Some(scheme)) => {
-                packed_specs(self.module(), tensor.rows(), tensor.columns(), scheme, dtype)
+                packed_specs(self.module(), tensor.shape(), scheme, dtype)
             }
             (Form::Exact(_), Some(scheme)) => {
-                packed_specs(self.module(), tensor.rows(), tensor.columns(), scheme, Dtype::Float16)
+                packed_specs(self.module(), tensor.shape(), scheme, Dtype::Float16)
             }
             (Form::Dense(dtype), _) => {
                 let (name, shape) = (self.placed.name.clone(), tensor.shape().to_vec());
@@ -194,6 +199,10 @@ impl<'a, 'g> Planned<'a, 'g> {
         });
         out
     }
+}
+
+fn module<'p>(placed: &'p Placed<'_, '_>) -> &'p str {
+    placed.name.strip_suffix(".weight").unwrap_or(&placed.name)
 }
 
 /// Calls `each` with the stored rows in the model's order. A vector whose rows change order has rows of one value.
@@ -265,7 +274,7 @@ fn write_weights(
     let mut report = |done| progress(Progress { stage: Stage::Convert, done, total: Some(total) });
     report(0);
     let specs = plan.iter().flat_map(Planned::specs).collect();
-    let mut writer = WeightsWriter::create(out, specs, SHARD_BYTES)?;
+    let mut writer = WeightsWriter::create(out, specs, MAX_SHARD_BYTES)?;
     for planned in plan {
         let parts = planned.bytes().map_err(|problem| {
             let problem = QuantizeError::of_tensor(&planned.placed.name, problem);

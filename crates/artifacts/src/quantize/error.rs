@@ -35,6 +35,30 @@ pub enum QuantizeError {
         /// Values in one group.
         group_size: u32,
     },
+    /// A rule for modules that the model does not have.
+    #[error("the rule for `{pattern}` fits no module of the model")]
+    IdleRule {
+        /// The rule's pattern.
+        pattern: String,
+    },
+    /// Experts that are not all there.
+    #[error("`{tensor}` lacks expert {missing}")]
+    MissingExpert {
+        /// Name of the stacked tensor.
+        tensor: String,
+        /// Number of the expert.
+        missing: usize,
+    },
+    /// Experts of different sizes.
+    #[error("`{tensor}` has shape {found:?}, other experts of its layer have {expected:?}")]
+    ExpertShape {
+        /// Name of the expert's tensor.
+        tensor: String,
+        /// Its shape.
+        found: Vec<usize>,
+        /// Shape of the first expert's.
+        expected: Vec<usize>,
+    },
     /// One tensor's problem.
     #[error("tensor `{tensor}`: {problem}")]
     Tensor {
@@ -46,6 +70,18 @@ pub enum QuantizeError {
 }
 
 impl QuantizeError {
+    /// The remedy in one sentence, where there is one.
+    pub(crate) const fn help(&self) -> Option<&'static str> {
+        match self {
+            Self::IdleRule { .. } => Some(
+                "patterns fit whole paths, such as `model.layers.0.*` or `*.v_proj`; correct the pattern",
+            ),
+            Self::NothingFits { .. } => Some("choose a smaller group size"),
+            Self::AlreadyQuantized => Some("name the folder of the original model"),
+            _ => None,
+        }
+    }
+
     /// The same problem, with the tensor named.
     pub(crate) fn of_tensor(tensor: &str, problem: Self) -> Self {
         Self::Tensor { tensor: tensor.to_owned(), problem: Box::new(problem) }

@@ -7,14 +7,16 @@ mod affine;
 mod error;
 mod folder;
 mod microscaling;
+mod plan;
 mod rules;
 
 pub use error::QuantizeError;
 pub use folder::{QuantizeOptions, QuantizeSummary, quantize_folder};
-pub use rules::{QuantRules, RuleError};
+pub use rules::{QuantRule, QuantRules, RuleError};
 
 pub(crate) use affine::pack;
-pub(crate) use folder::{packed_specs, settings};
+pub(crate) use folder::settings;
+pub(crate) use plan::packed_specs;
 
 use half::{bf16, f16};
 use strata_contracts::{Dtype, QuantMode, QuantScheme};

@@ -1,21 +1,31 @@
-//! Rules that pick the quantization of each module by its path, as a user writes them.
+//! Which quantization each module of a model gets: a scheme for all, and rules for some, by their paths.
 //!
-//! `lm_head=8,model.layers.0.*=8:32,*.v_proj=none`: a pattern with `*` for any run of characters, and bits with an
-//! optional group size, or `none` for plain weights. The first rule that fits decides.
+//! A rule is written `lm_head=8`, `model.layers.0.*=8:32`, `*.up_proj=mxfp4` or `*.v_proj=none`: a pattern in which
+//! `*` stands for any run of characters, and a scheme or `none` for plain weights. The first rule that fits decides.
 
 use std::str::FromStr;
 use strata_contracts::{QuantError, QuantMode, QuantScheme};
 
-/// An ordered list of rules. Parsed from text by [`str::parse`].
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The quantization of a whole model.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QuantRules {
-    rules: Vec<(String, Choice)>,
+    default: QuantScheme,
+    rules: Vec<QuantRule>,
+}
+
+/// The quantization of the modules whose path fits a pattern. Parsed from text by [`str::parse`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QuantRule {
+    pattern: String,
+    choice: Choice,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Choice {
     Plain,
-    Affine { bits: u32, group_size: Option<u32> },
+    /// Affine, in the groups of the default.
+    Bits(u32),
+    Scheme(QuantScheme),
 }
 
 /// A rule that can't be read.
@@ -40,46 +50,67 @@ pub enum RuleError {
 }
 
 impl QuantRules {
-    /// The scheme for the module at `path`: that of the first rule that fits, otherwise `default`. A rule without
-    /// a group size keeps the default's when that is affine, and takes 64 otherwise. `None` means plain weights.
-    pub fn scheme_for(&self, path: &str, default: QuantScheme) -> Option<QuantScheme> {
-        match self.rules.iter().find(|(pattern, _)| fits(pattern, path)) {
-            None => Some(default),
-            Some((_, Choice::Plain)) => None,
-            Some(&(_, Choice::Affine { bits, group_size })) => {
-                let inherited = if default.mode() == QuantMode::Affine { default.group_size() } else { 64 };
-                QuantScheme::affine(bits, group_size.unwrap_or(inherited)).ok()
+    /// `default` for every module that none of `rules` fits.
+    pub fn new(default: QuantScheme, rules: Vec<QuantRule>) -> Self {
+        Self { default, rules }
+    }
+
+    /// The scheme of the modules without a rule.
+    pub fn default_scheme(&self) -> QuantScheme {
+        self.default
+    }
+
+    /// The scheme for the module at `path`: that of the first rule that fits, otherwise the default. A rule that says
+    /// bits alone keeps the default's group size when that is affine, and takes 64 otherwise. `None` means plain
+    /// weights.
+    pub fn scheme_for(&self, path: &str) -> Option<QuantScheme> {
+        match self.rule_for(path).map(|rule| rule.choice) {
+            None => Some(self.default),
+            Some(Choice::Plain) => None,
+            Some(Choice::Scheme(scheme)) => Some(scheme),
+            Some(Choice::Bits(bits)) => {
+                let affine = self.default.mode() == QuantMode::Affine;
+                QuantScheme::affine(bits, if affine { self.default.group_size() } else { 64 }).ok()
             }
         }
     }
+
+    /// The first rule that fits the module at `path`.
+    pub(crate) fn rule_for(&self, path: &str) -> Option<&QuantRule> {
+        self.rules.iter().find(|rule| fits(&rule.pattern, path))
+    }
+
+    /// The pattern of a rule that fits none of the modules at `paths`.
+    pub(crate) fn idle_pattern<'p>(&self, paths: &(impl Iterator<Item = &'p str> + Clone)) -> Option<&str> {
+        let idle = |rule: &&QuantRule| !paths.clone().any(|path| fits(&rule.pattern, path));
+        self.rules.iter().find(idle).map(|rule| rule.pattern.as_str())
+    }
 }
 
-impl FromStr for QuantRules {
+impl FromStr for QuantRule {
     type Err = RuleError;
 
-    fn from_str(text: &str) -> Result<Self, RuleError> {
-        let rules = text.split(',').map(str::trim).filter(|rule| !rule.is_empty()).map(parse);
-        Ok(Self { rules: rules.collect::<Result<_, _>>()? })
+    fn from_str(rule: &str) -> Result<Self, RuleError> {
+        let form = || RuleError::Form { rule: rule.to_owned() };
+        let (pattern, choice) = rule.split_once('=').ok_or_else(form)?;
+        if pattern.is_empty() {
+            return Err(form());
+        }
+        let choice = if choice == "none" {
+            Choice::Plain
+        } else {
+            let scheme = choice.parse::<QuantScheme>().map_err(|problem| match problem {
+                QuantError::Form { .. } => form(),
+                problem => RuleError::Scheme { rule: rule.to_owned(), problem },
+            })?;
+            if choice.bytes().all(|byte| byte.is_ascii_digit()) {
+                Choice::Bits(scheme.bits())
+            } else {
+                Choice::Scheme(scheme)
+            }
+        };
+        Ok(Self { pattern: pattern.to_owned(), choice })
     }
-}
-
-fn parse(rule: &str) -> Result<(String, Choice), RuleError> {
-    let form = || RuleError::Form { rule: rule.to_owned() };
-    let (pattern, choice) = rule.split_once('=').ok_or_else(form)?;
-    if pattern.is_empty() {
-        return Err(form());
-    }
-    if choice == "none" {
-        return Ok((pattern.to_owned(), Choice::Plain));
-    }
-    let (bits, group_size) = match choice.split_once(':') {
-        None => (choice, None),
-        Some((bits, group)) => (bits, Some(group.parse().map_err(|_| form())?)),
-    };
-    let bits = bits.parse().map_err(|_| form())?;
-    QuantScheme::affine(bits, group_size.unwrap_or(64))
-        .map_err(|problem| RuleError::Scheme { rule: rule.to_owned(), problem })?;
-    Ok((pattern.to_owned(), Choice::Affine { bits, group_size }))
 }
 
 /// Whether `path` is `pattern` with every `*` standing for some run of characters.
@@ -121,24 +152,44 @@ mod tests {
         }
     }
 
+    fn rules(texts: &[&str]) -> Vec<QuantRule> {
+        texts.iter().map(|text| text.parse().unwrap()).collect()
+    }
+
     #[test]
     fn the_first_rule_that_fits_decides() {
-        let rules: QuantRules = "lm_head=8, model.layers.0.*=6:128,*.v_proj=none".parse().unwrap();
-        let default = QuantScheme::affine(4, 32).unwrap();
-        let scheme =
-            |path: &str| rules.scheme_for(path, default).map(|scheme| (scheme.bits(), scheme.group_size()));
-        assert_eq!(scheme("lm_head"), Some((8, 32)));
-        assert_eq!(scheme("model.layers.0.self_attn.v_proj"), Some((6, 128)));
-        assert_eq!(scheme("model.layers.1.self_attn.v_proj"), None);
-        assert_eq!(scheme("model.layers.1.self_attn.q_proj"), Some((4, 32)));
+        let written = ["lm_head=8", "model.layers.0.*=6:128", "*.k_proj=mxfp8", "*.v_proj=none"];
+        let chosen = QuantRules::new(QuantScheme::affine(4, 32).unwrap(), rules(&written));
+        for (path, expected) in [
+            ("lm_head", Some("8:32")),
+            ("model.layers.0.self_attn.v_proj", Some("6:128")),
+            ("model.layers.1.self_attn.k_proj", Some("mxfp8")),
+            ("model.layers.1.self_attn.v_proj", None),
+            ("model.layers.1.self_attn.q_proj", Some("4:32")),
+        ] {
+            assert_eq!(chosen.scheme_for(path), expected.map(|scheme| scheme.parse().unwrap()), "{path}");
+        }
+        let micro = QuantRules::new("mxfp4".parse().unwrap(), rules(&["lm_head=8"]));
+        assert_eq!(micro.scheme_for("lm_head"), QuantScheme::affine(8, 64).ok());
+    }
+
+    #[test]
+    fn a_rule_that_fits_nothing_is_found() {
+        let paths = ["lm_head", "model.layers.0.mlp.up_proj"];
+        let idle = |texts: &[&str]| {
+            let chosen = QuantRules::new(QuantScheme::affine(4, 64).unwrap(), rules(texts));
+            chosen.idle_pattern(&paths.into_iter()).map(str::to_owned)
+        };
+        assert_eq!(idle(&["lm_head=8", "*.0.*=8", "*=4"]), None);
+        assert_eq!(idle(&["lm_head=8", "*.layer.0.*=8"]), Some("*.layer.0.*".into()));
     }
 
     #[test]
     fn rules_that_mean_nothing_are_refused() {
-        for text in ["lm_head", "=8", "lm_head=eight", "lm_head=8:x"] {
-            assert!(matches!(text.parse::<QuantRules>(), Err(RuleError::Form { .. })), "{text}");
+        for text in ["", "lm_head", "=8", "lm_head=", "lm_head=eight", "lm_head=8:x"] {
+            assert!(matches!(text.parse::<QuantRule>(), Err(RuleError::Form { .. })), "{text}");
         }
-        assert!(matches!("lm_head=7".parse::<QuantRules>(), Err(RuleError::Scheme { .. })));
-        assert!(matches!("lm_head=4:48".parse::<QuantRules>(), Err(RuleError::Scheme { .. })));
+        assert!(matches!("lm_head=7".parse::<QuantRule>(), Err(RuleError::Scheme { .. })));
+        assert!(matches!("lm_head=4:48".parse::<QuantRule>(), Err(RuleError::Scheme { .. })));
     }
 }

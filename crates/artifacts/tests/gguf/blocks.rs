@@ -6,7 +6,7 @@ use crate::support::{Builder, llama};
 use std::path::Path;
 use strata_artifacts::SafetensorsFile;
 use strata_artifacts::gguf::{ConvertOptions, TensorType, dequantize};
-use strata_artifacts::quantize::quantize;
+use strata_artifacts::quantize::{QuantRules, quantize};
 use strata_contracts::{Dtype, QuantScheme};
 
 fn fixture(name: &str) -> SafetensorsFile {
@@ -83,7 +83,7 @@ fn types_that_mlx_does_not_hold_are_quantized_on_request() {
     let blocks = fixture("gguf_blocks.safetensors");
     let scheme = QuantScheme::affine(6, 32).unwrap();
     let mut options = ConvertOptions::default();
-    options.quantize = Some(scheme);
+    options.quantize = Some(QuantRules::new(scheme, Vec::new()));
     let model = model(TensorType::IQ4_NL, repeated(&bytes(&blocks, "IQ4_NL.blocks")));
     let model = Converted::with(&model, &options).unwrap();
     let values: Vec<f32> = bytes(&blocks, "IQ4_NL.values")

@@ -1,43 +1,127 @@
-//! `strata convert`: a GGUF file becomes a model folder.
+//! `strata convert`: a GGUF file becomes a model folder, or a folder a quantized one.
+//!
+//! The folder gets its name when it is complete: until then it is hidden beside it, and goes when something fails.
 
 use crate::args::ConvertArgs;
 use crate::failure::Failure;
 use crate::output::{Reporter, note};
 use anyhow::{Context, Result};
-use strata_artifacts::gguf::{ConvertOptions, convert};
+use std::fs;
+use std::path::{Path, PathBuf};
+use strata_artifacts::gguf::{self, ConvertOptions};
+use strata_artifacts::quantize::{QuantRules, QuantizeOptions, quantize_folder};
+use strata_artifacts::{MAX_SHARD_BYTES, Progress};
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
-    let occupied = args.out.read_dir().is_ok_and(|mut entries| entries.next().is_some());
-    if occupied || args.out.is_file() {
-        return Err(Failure::error(
-            format!("{} is not empty", args.out.display()),
-            "name a folder that does not exist",
-        ));
-    }
-    let existed = args.out.is_dir();
-    std::fs::create_dir_all(&args.out).with_context(|| format!("cannot make {}", args.out.display()))?;
+    let rules = args.quantize.map(|default| QuantRules::new(default, args.layers.clone()));
+    let work = Work::beside(&args.out)?;
     let mut reporter = Reporter::new(args.quiet);
-    let summary = convert(&args.input, &args.out, &ConvertOptions::default(), &mut |p| reporter.report(p));
-    reporter.finish();
-    let summary = match summary {
-        Ok(summary) => summary,
-        Err(error) => {
-            if !existed {
-                // Nothing half-made stays; what could not be removed is the smaller evil.
-                let _ = std::fs::remove_dir_all(&args.out);
-            }
-            return Err(error.into());
-        }
+    let mut report = |progress| reporter.report(progress);
+    let lines = if args.input.is_dir() {
+        from_folder(&args.input, work.path(), rules, &mut report)
+    } else {
+        from_gguf(&args.input, work.path(), rules, &mut report)
     };
+    reporter.finish();
+    let lines = lines?;
+    work.rename(&args.out)?;
     if !args.quiet {
-        let kinds: Vec<String> = summary.tensors.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-        note(format_args!("{}: {} ({})", args.out.display(), summary.architecture, kinds.join(", ")));
-        if !summary.dequantized.is_empty() {
-            note(format_args!(
-                "{} tensors have no exact MLX form and are stored as bfloat16",
-                summary.dequantized.len()
-            ));
+        for line in lines {
+            note(format_args!("{}: {line}", args.out.display()));
         }
     }
     Ok(())
+}
+
+/// Quantizes a folder; gives what to tell the user.
+fn from_folder(
+    from: &Path,
+    to: &Path,
+    rules: Option<QuantRules>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<String>> {
+    let Some(rules) = rules else {
+        return Err(Failure::error(
+            format!("{} is a model folder already", from.display()),
+            "add --quantize BITS to quantize it, such as --quantize 4",
+        ));
+    };
+    let options = QuantizeOptions { rules, dtype: None, max_shard_bytes: MAX_SHARD_BYTES };
+    let summary = quantize_folder(from, to, &options, progress)?;
+    Ok(vec![format!(
+        "{} matrices quantized, {} tensors plain, {:.2} bits a weight",
+        summary.quantized, summary.plain, summary.bits_per_weight
+    )])
+}
+
+/// Converts a GGUF file; gives what to tell the user.
+fn from_gguf(
+    file: &Path,
+    to: &Path,
+    rules: Option<QuantRules>,
+    progress: &mut dyn FnMut(Progress),
+) -> Result<Vec<String>> {
+    let mut options = ConvertOptions::default();
+    options.quantize = rules;
+    let summary = gguf::convert(file, to, &options, progress)?;
+    let kinds: Vec<String> = summary.tensors.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+    let mut lines = vec![format!("{} ({})", summary.architecture, kinds.join(", "))];
+    let (dequantized, quantized) = (summary.dequantized.len(), summary.quantized.len());
+    if dequantized > 0 {
+        lines.push(format!("{dequantized} tensors have no exact MLX form and are stored as bfloat16"));
+    }
+    if quantized > 0 {
+        lines.push(format!("{quantized} matrices quantized; what MLX holds exactly stays as it is"));
+    }
+    Ok(lines)
+}
+
+/// A folder that is being filled; removed unless it is renamed, also when the user interrupts.
+struct Work {
+    path: PathBuf,
+}
+
+impl Work {
+    /// Makes a hidden folder beside `out`, which must not exist.
+    fn beside(out: &Path) -> Result<Self> {
+        if out.symlink_metadata().is_ok() {
+            return Err(Failure::error(
+                format!("{} exists already", out.display()),
+                "name a folder that does not exist",
+            ));
+        }
+        let Some(name) = out.file_name() else {
+            return Err(Failure::error(
+                format!("{} names no folder", out.display()),
+                "name a folder that does not exist",
+            ));
+        };
+        let mut hidden = std::ffi::OsString::from(".");
+        hidden.push(name);
+        hidden.push(format!(".{}.partial", std::process::id()));
+        let path = out.with_file_name(hidden);
+        fs::create_dir_all(&path).with_context(|| format!("cannot make {}", out.display()))?;
+        let interrupted = path.clone();
+        ctrlc::set_handler(move || {
+            // What can't be removed is the smaller evil.
+            let _ = fs::remove_dir_all(&interrupted);
+            std::process::exit(130);
+        })?;
+        Ok(Self { path })
+    }
+
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn rename(self, out: &Path) -> Result<()> {
+        fs::rename(&self.path, out).with_context(|| format!("cannot make {}", out.display()))
+    }
+}
+
+impl Drop for Work {
+    fn drop(&mut self) {
+        // After a rename there is nothing to remove.
+        let _ = fs::remove_dir_all(&self.path);
+    }
 }

@@ -5,6 +5,7 @@ mod answers;
 mod bad_input;
 mod bad_models;
 mod chat;
+mod convert;
 mod models;
 mod support;
 mod usage;

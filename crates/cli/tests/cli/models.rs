@@ -1,17 +1,7 @@
-//! `ls`, `inspect`, `pull` and `convert`, with the tiny folder and a tiny GGUF file.
+//! `ls`, `inspect` and `pull`, with the tiny folder and a tiny GGUF file.
 
-use crate::support::Home;
+use crate::support::{Home, tiny_gguf};
 use serde_json::{Value, json};
-use std::fs;
-
-#[path = "../../../artifacts/tests/support/mod.rs"]
-mod gguf;
-
-fn tiny_gguf(home: &Home) -> String {
-    let path = home.path("little.gguf");
-    fs::write(&path, gguf::llama().build()).unwrap();
-    path.to_str().unwrap().to_owned()
-}
 
 fn parsed(text: &str) -> Value {
     serde_json::from_str(text).unwrap()
@@ -68,18 +58,4 @@ fn a_gguf_file_is_pulled_once_listed_and_answers() {
     for model in [&file, name] {
         home.run(&["generate", "--raw", "--temp", "0", "-n", "3", "--model", model, "hello"]).ok();
     }
-}
-
-#[test]
-fn convert_writes_a_folder_that_answers_and_overwrites_nothing() {
-    let home = Home::new();
-    let (file, out) = (tiny_gguf(&home), home.path("out").to_str().unwrap().to_owned());
-    let run = home.run(&["convert", &file, &out]);
-    assert!(run.err.contains("llama"), "{run:?}");
-    run.ok();
-    home.run(&["generate", "--raw", "--temp", "0", "-n", "3", "--model", &out, "hello"]).ok();
-    home.run(&["convert", &file, &out]).refused(&["out"]);
-    home.run(&["convert", &file, &file]).refused(&["little.gguf"]);
-    let below = format!("{file}/below");
-    home.run(&["convert", &file, &below]).refused(&["below"]);
 }

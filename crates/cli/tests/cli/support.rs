@@ -7,6 +7,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+#[path = "../../../artifacts/tests/support/mod.rs"]
+mod gguf;
+
 /// Ids of the tokenizer: 95 printable ASCII characters, then these. The model's vocabulary has 101.
 pub(crate) const SPECIAL: [&str; 3] = ["<s>", "</s>", "<unk>"];
 
@@ -106,6 +109,13 @@ impl Home {
         }
         command
     }
+}
+
+/// Writes a GGUF file of float32 matrices, of the llama architecture.
+pub(crate) fn tiny_gguf(home: &Home) -> String {
+    let path = home.path("little.gguf");
+    fs::write(&path, gguf::llama().build()).unwrap();
+    path.to_str().unwrap().to_owned()
 }
 
 /// Runs with `input` as a pipe.

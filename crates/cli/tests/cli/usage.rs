@@ -30,6 +30,20 @@ fn values_that_cannot_be_read_are_usage_errors() {
 }
 
 #[test]
+fn quantizations_that_do_not_exist_are_usage_errors() {
+    for (value, word) in
+        [("four", "BITS:GROUP"), ("7", "no 7-bit"), ("4:48", "groups of 48"), ("mxfp4:16", "BITS:GROUP")]
+    {
+        usage_error(&["convert", "in", "out", "--quantize", value], word);
+    }
+    for (rule, word) in [("lm_head", "is not a rule"), ("lm_head=7", "no 7-bit"), ("=8", "is not a rule")] {
+        usage_error(&["convert", "in", "out", "--quantize", "4", "--layer", rule], word);
+    }
+    usage_error(&["convert", "in", "out", "--layer", "lm_head=8"], "--quantize");
+    usage_error(&["convert", "in"], "OUT");
+}
+
+#[test]
 fn flags_that_exclude_each_other_are_usage_errors() {
     usage_error(&["generate", "--raw", "--system", "be kind", "hi"], "--system");
     usage_error(&["generate", "--json", "--quiet", "hi"], "--quiet");
