@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::format::Format;
-use crate::mask::{Masks, Seen};
+use crate::mask::{Masks, Seen, Span};
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
@@ -51,6 +51,14 @@ impl Form {
             return Err(Error::Shape { kv_heads, head_dim, rows, keys: k, values: v });
         }
         self.format.encode(&Planes::new(vec![keys.clone(), values.clone()]))
+    }
+
+    /// What queries of rows see; the reference kernels take a mask even where it hides nothing, as mlx-lm's do.
+    pub(crate) fn seen(&self, span: Span) -> Seen {
+        match self.kernels {
+            KernelSet::Reference => Seen::Masked(span),
+            KernelSet::Fast => span.simplest(),
+        }
     }
 
     /// A read of stored positions.

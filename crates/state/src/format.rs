@@ -5,6 +5,9 @@ use crate::error::{Error, Result};
 use crate::planes::Planes;
 use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, QuantScheme};
+use strata_kernels::attention;
+use strata_kernels::host::heads::Layout;
+use strata_kernels::quantized_attention::quantized_attention;
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, fast, fast::Mask};
 
@@ -138,7 +141,36 @@ impl Format {
         }
     }
 
-    /// Attention without a score matrix, where there is a kernel for the format. Host and GPU kernels are chosen here.
+    /// Attention by the host kernel that reads the format; `None` where there is none.
+    pub(crate) fn on_host(
+        &self,
+        planes: &Planes,
+        queries: &Array,
+        options: &attention::Options<'_>,
+        layout: Layout,
+    ) -> Result<Option<Array>> {
+        let dtype = queries.dtype();
+        if !matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16) {
+            return Ok(None);
+        }
+        Ok(Some(match (self, planes.arrays()) {
+            (Self::Dense, [keys, values]) if keys.dtype() == dtype && values.dtype() == dtype => {
+                attention::attention(queries, keys, values, options, layout)?
+            }
+            (Self::Affine(scheme), [kw, ks, kb, vw, vs, vb]) if ks.dtype() == dtype => {
+                let (keys, values) = (matrix(kw, ks, kb, *scheme), matrix(vw, vs, vb, *scheme));
+                quantized_attention(queries, &keys, &values, options, layout)?
+            }
+            (Self::Turbo { .. }, _) => {
+                let [keys, values] = self.rotated(planes, dtype)?;
+                let queries = turbo::rotate(queries)?;
+                turbo::rotate_back(&attention::attention(&queries, &keys, &values, options, layout)?)?
+            }
+            _ => return Ok(None),
+        }))
+    }
+
+    /// Attention without a score matrix by an operation of MLX, where there is one for the format.
     pub(crate) fn fused(
         &self,
         planes: &Planes,

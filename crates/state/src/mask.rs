@@ -13,8 +13,8 @@ pub(crate) enum Seen {
     All,
     /// Those up to their own position; the last query's is the last key.
     Causal,
-    /// bool `[L, S]` or `[B, 1, L, S]`, true where a query sees a key.
-    Array(Array),
+    /// What the span says.
+    Masked(Span),
 }
 
 /// Queries at the last `queries` of `keys` positions.
@@ -36,6 +36,22 @@ impl Span {
     /// Causal, without window or padding.
     pub(crate) fn causal(queries: usize, keys: usize) -> Self {
         Self { queries, keys, window: None, padding: None, roll: 0, places: None }
+    }
+
+    /// The same without a mask where none is needed: what fast kernels are given. Reference kernels get masks where mlx-lm
+    /// makes them.
+    pub(crate) fn simplest(self) -> Seen {
+        let within = self.window.is_none_or(|window| self.keys <= window);
+        match self.queries {
+            _ if self.is_padded() || !within => Seen::Masked(self),
+            1 => Seen::All,
+            _ => Seen::Causal,
+        }
+    }
+
+    /// True when rows differ in what they see.
+    pub(crate) fn is_padded(&self) -> bool {
+        self.places.is_some() || self.padding.as_ref().is_some_and(|padding| padding.iter().any(|&n| n > 0))
     }
 
     /// As an array of mlx-lm's `create_causal_mask` (models/base.py).

@@ -201,19 +201,18 @@ impl PagedCache {
     }
 
     /// What `queries` new positions see, whose real ones are `first..end` of each row and have been stored.
-    fn seen(&self, queries: usize, first: &[i32], end: &[i32]) -> Result<Seen> {
+    fn seen(&self, queries: usize, first: &[i32], end: &[i32]) -> Seen {
         let keys = self.longest();
         let even = self.tables.iter().all(|table| table.length == keys);
         let all_real = first.iter().all(|&n| n == 0) && end.iter().all(|&n| n as usize == queries);
         if even && all_real {
-            return Ok(if queries == 1 { Seen::All } else { Seen::Causal });
+            return if queries == 1 { Seen::All } else { Seen::Causal };
         }
         let places = self.tables.iter().zip(first.iter().zip(end)).flat_map(|(table, (first, end))| {
             let before = table.length as i32 - (end - first).max(0);
             (0..queries as i32).map(move |i| (before + i - first).max(0))
         });
-        let span = Span { places: Some(places.collect()), ..Span::causal(queries, keys) };
-        Ok(Seen::Array(self.form.masks.array(&span)?))
+        Seen::Masked(Span { places: Some(places.collect()), ..Span::causal(queries, keys) })
     }
 
     fn longest(&self) -> usize {
@@ -252,7 +251,7 @@ impl Cache for PagedCache {
         let stored = self.pool.read(&self.tables, keys)?;
         // Nothing real has been read yet: padding may look at itself.
         let stored = stored.map_or_else(|| new.slice(0, 1), Ok)?;
-        Ok(self.form.read(stored, self.seen(length, &first, &end)?))
+        Ok(self.form.read(stored, self.seen(length, &first, &end)))
     }
 
     fn trim(&mut self, tokens: usize) -> Result<()> {

@@ -43,7 +43,7 @@ impl Cache for PlainCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
         let new = self.form.planes(keys, values, self.row_count())?;
         let end = self.length + new.len();
-        let seen = self.seen(new.len())?;
+        let seen = self.seen(new.len());
         let stored = self.with_room(&new)?.write(self.length, &new)?;
         let read = self.form.read(stored.slice(0, end)?, seen);
         (self.stored, self.length) = (Some(stored), end);
@@ -197,10 +197,10 @@ impl Cache for PlainCache {
 
 impl PlainCache {
     /// What `queries` new positions see once they are stored.
-    fn seen(&self, queries: usize) -> Result<Seen> {
-        let Some(rows) = &self.rows else { return Ok(if queries == 1 { Seen::All } else { Seen::Causal }) };
+    fn seen(&self, queries: usize) -> Seen {
+        let Some(rows) = &self.rows else { return if queries == 1 { Seen::All } else { Seen::Causal } };
         let span = Span::causal(queries, self.length + queries);
-        Ok(Seen::Array(self.form.masks.array(&Span { padding: Some(rows.padding().to_vec()), ..span })?))
+        self.form.seen(Span { padding: Some(rows.padding().to_vec()), ..span })
     }
 
     /// Buffers with room for `new` behind the live positions.

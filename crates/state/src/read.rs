@@ -146,19 +146,24 @@ impl AttentionRead {
 }
 
 impl SpanRead {
-    /// The host kernel's result, where it runs and reads the format.
+    /// The host kernel's result, where it runs and reads the format. It takes what it can of the mask as numbers.
     fn host(&self, queries: &Array, scale: f32, cap: Option<f32>, layout: Layout) -> Result<Option<Array>> {
-        let (true, Format::Dense, [keys, values]) = (self.host_kernels, &self.format, self.stored.arrays())
-        else {
+        if !self.host_kernels {
             return Ok(None);
-        };
+        }
         let (span, mask) = match &self.seen {
             Seen::All => (attention::Span::All, None),
             Seen::Causal => (attention::Span::Causal, None),
-            Seen::Array(array) => (attention::Span::All, Some(array)),
+            Seen::Masked(span) => match span.window {
+                Some(window) if span.roll == 0 && !span.is_padded() => {
+                    (attention::Span::Window(window), None)
+                }
+                _ => (attention::Span::All, Some(self.masks.array(span)?)),
+            },
         };
-        let options = attention::Options { mask, softcap: cap, ..attention::Options::new(scale, span) };
-        Ok(Some(attention::attention(queries, keys, values, &options, layout)?))
+        let options =
+            attention::Options { mask: mask.as_ref(), softcap: cap, ..attention::Options::new(scale, span) };
+        self.format.on_host(&self.stored, queries, &options, layout)
     }
 
     fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
@@ -166,16 +171,24 @@ impl SpanRead {
             return Ok(out);
         }
         if cap.is_none() {
+            let array;
             let mask = match &self.seen {
                 Seen::All => Mask::None,
                 Seen::Causal => Mask::Causal,
-                Seen::Array(array) => Mask::Array(array),
+                Seen::Masked(span) => {
+                    array = self.masks.array(span)?;
+                    Mask::Array(&array)
+                }
             };
             if let Some(out) = self.format.fused(&self.stored, queries, scale, mask)? {
                 return Ok(out);
             }
         }
-        let mask = self.mask(queries)?;
+        let grouped = queries.dim(1) > self.stored.arrays()[0].dim(1);
+        let mask = match self.mask(queries)? {
+            Some(array) if grouped && array.ndim() > 3 => Some(array.expand_dims(&[-3])?),
+            array => array,
+        };
         self.format.by_hand(&self.stored, queries, scale, cap, mask.as_ref())
     }
 
@@ -189,14 +202,7 @@ impl SpanRead {
         let (latent, rope_keys) = self.format.decode(&self.stored)?;
         let (latent, rope_keys) = (latent.astype(queries.dtype())?, rope_keys.astype(queries.dtype())?);
         let mut bias = rope_queries.multiply_number(scale)?.matmul(&rope_keys.swapaxes(-1, -2)?)?; // [B, H, L, S]
-        let mask = match &self.seen {
-            Seen::All => None,
-            Seen::Causal => {
-                Some(self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?)
-            }
-            Seen::Array(array) => Some(array.clone()),
-        };
-        if let Some(mask) = mask {
+        if let Some(mask) = self.mask(queries)? {
             bias = ops::where_(&mask, &bias, &lowest(&bias)?)?;
         }
         let (keys, values) = expand(&latent)?;
@@ -204,15 +210,15 @@ impl SpanRead {
         Ok(fast::scaled_dot_product_attention(queries, &keys, &values, scale, mask, None)?)
     }
 
-    /// The mask as an array that broadcasts to scores `[B, Hkv, (Hq/Hkv,) L, S]`.
+    /// The mask as an array that broadcasts to scores `[B, Hq, L, S]`.
     fn mask(&self, queries: &Array) -> Result<Option<Array>> {
-        let array = match &self.seen {
-            Seen::All => return Ok(None),
-            Seen::Causal => self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?,
-            Seen::Array(array) => array.clone(),
-        };
-        let grouped = queries.dim(1) > self.stored.arrays()[0].dim(1);
-        Ok(Some(if grouped && array.ndim() > 3 { array.expand_dims(&[-3])? } else { array }))
+        Ok(match &self.seen {
+            Seen::All => None,
+            Seen::Causal => {
+                Some(self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?)
+            }
+            Seen::Masked(span) => Some(self.masks.array(span)?),
+        })
     }
 }
 

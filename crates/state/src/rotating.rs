@@ -75,7 +75,7 @@ impl Cache for RotatingCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
         let new = self.form.planes(keys, values, self.row_count())?;
         let in_place = new.len() == 1 && !self.rows.as_ref().is_some_and(Rows::are_open);
-        let seen = self.seen(new.len(), in_place)?;
+        let seen = self.seen(new.len(), in_place);
         let live = self.push(&new, in_place)?;
         self.round.iter_mut().for_each(|round| round.push(new.clone()));
         Ok(self.form.read(live, seen))
@@ -270,15 +270,15 @@ impl RotatingCache {
     }
 
     /// What `queries` new positions see of what is stored once they are.
-    fn seen(&self, queries: usize, in_place: bool) -> Result<Seen> {
+    fn seen(&self, queries: usize, in_place: bool) -> Seen {
         let before = self.length.min(self.window - 1);
         let mut span = Span { window: Some(self.window), ..Span::causal(queries, before + queries) };
         let Some(rows) = &self.rows else {
-            return Ok(match queries {
+            return match queries {
+                // Over a ring that has wrapped, too: it holds what is seen and no more.
                 1 => Seen::All,
-                _ if span.keys <= self.window => Seen::Causal,
-                _ => Seen::Array(self.form.masks.array(&span)?),
-            });
+                _ => span.simplest(),
+            };
         };
         let overwrites = in_place && self.length >= self.window;
         let held = if self.wrapped() { self.window } else { self.next };
@@ -288,7 +288,7 @@ impl RotatingCache {
         if overwrites {
             span.roll = if self.next >= self.window { 1 } else { self.next + 1 };
         }
-        Ok(Seen::Array(self.form.masks.array(&span)?))
+        self.form.seen(span)
     }
 
     /// The ring with one more position in place.

@@ -7,8 +7,8 @@
 mod support;
 
 use proptest::prelude::*;
-use strata_contracts::{KvFormat, KvScheme, QuantScheme};
-use support::{Row, World, layers};
+use strata_contracts::{KernelSet, KvFormat, KvScheme, QuantScheme};
+use support::{World, layers};
 
 /// What is done next. Numbers choose among what is possible at that moment.
 #[derive(Debug, Clone)]
@@ -70,8 +70,8 @@ fn apply(world: &mut World, op: Op) {
     }
 }
 
-fn run(kv: &KvScheme, window: u32, head_dim: u32, prompt: usize, ops: Vec<Op>) {
-    let mut world = World::new(kv.clone(), layers(window, head_dim), Row::default());
+fn run(kernels: KernelSet, kv: &KvScheme, window: u32, head_dim: u32, prompt: usize, ops: Vec<Op>) {
+    let mut world = World::new(kernels, kv.clone(), layers(window, head_dim));
     if prompt > 0 {
         world.append(prompt, false);
     }
@@ -93,33 +93,37 @@ fn affine(bits: u32, start: u32) -> KvScheme {
     KvScheme { format, start, ..KvScheme::default() }
 }
 
+fn kernels() -> impl Strategy<Value = KernelSet> {
+    prop_oneof![Just(KernelSet::Reference), Just(KernelSet::Fast)]
+}
+
 proptest! {
     #![proptest_config(config())]
 
     #[test]
-    fn plain_and_rotating(window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(&KvScheme::default(), window, 3, prompt, ops);
+    fn plain_and_rotating(kernels in kernels(), window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(kernels, &KvScheme::default(), window, 3, prompt, ops);
     }
 
     #[test]
-    fn plain_and_long_rings(window in 5..12u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(&KvScheme::default(), window, 5, prompt, ops);
+    fn plain_and_long_rings(kernels in kernels(), window in 5..12u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(kernels, &KvScheme::default(), window, 5, prompt, ops);
     }
 
     #[test]
-    fn paged(page in 1..6u32, bits in 0..2u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+    fn paged(kernels in kernels(), page in 1..6u32, bits in 0..2u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
         let plain = KvScheme::default();
         let kv = if bits == 0 { plain } else { affine(8, 0) };
-        run(&KvScheme { page: Some(page), ..kv }, 3, 32, prompt, ops);
+        run(kernels, &KvScheme { page: Some(page), ..kv }, 3, 32, prompt, ops);
     }
 
     #[test]
-    fn quantized_from_the_start(window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(&affine(8, 0), window, 32, prompt, ops);
+    fn quantized_from_the_start(kernels in kernels(), window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(kernels, &affine(8, 0), window, 32, prompt, ops);
     }
 
     #[test]
-    fn quantized_later(start in 1..12u32, window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(&affine(4, start), window, 32, prompt, ops);
+    fn quantized_later(kernels in kernels(), start in 1..12u32, window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
+        run(kernels, &affine(4, start), window, 32, prompt, ops);
     }
 }

@@ -27,6 +27,7 @@ pub(crate) struct Row {
 pub(crate) struct World {
     state: State,
     pub(crate) rows: Vec<Row>,
+    kernels: KernelSet,
     kv: KvScheme,
     layers: Vec<LayerKind>,
     next: u64,
@@ -64,16 +65,16 @@ fn array(rows: &[&[u64]], layer: usize, what: u64, heads: usize, dim: usize) -> 
 }
 
 impl World {
-    pub(crate) fn new(kv: KvScheme, layers: Vec<LayerKind>, row: Row) -> Self {
-        let state = Self::compose(&layers, &kv);
+    pub(crate) fn new(kernels: KernelSet, kv: KvScheme, layers: Vec<LayerKind>) -> Self {
+        let composition = Composition { kernels, kv: kv.clone(), ..Composition::default() };
+        let state = State::compose(&layers, &composition).expect("composes");
         let empty = state.clone();
-        Self { state, rows: vec![row], kv, layers, next: 1, empty }
+        Self { state, rows: vec![Row::default()], kernels, kv, layers, next: 1, empty }
     }
 
-    fn compose(layers: &[LayerKind], kv: &KvScheme) -> State {
-        let composition =
-            Composition { kernels: KernelSet::Reference, kv: kv.clone(), ..Composition::default() };
-        State::compose(layers, &composition).expect("composes")
+    /// An empty state that shares no memory with others.
+    fn compose(&self) -> State {
+        Self::new(self.kernels, self.kv.clone(), self.layers.clone()).state
     }
 
     fn fresh(&mut self, count: usize) -> Vec<u64> {
@@ -196,7 +197,7 @@ impl World {
 
     pub(crate) fn join(&mut self, lengths: &[usize]) {
         for &length in lengths {
-            let mut other = Self::new(self.kv.clone(), self.layers.clone(), Row::default());
+            let mut other = Self::new(self.kernels, self.kv.clone(), self.layers.clone());
             other.next = self.next + 1;
             if length % 2 == 0 {
                 other.state = self.empty.clone();
@@ -278,7 +279,8 @@ impl World {
         let appended: usize = spans.iter().sum();
         {
             // The state is taken apart from the world while a round borrows it.
-            let mut state = std::mem::replace(&mut self.state, Self::compose(&self.layers, &self.kv));
+            let placeholder = self.compose();
+            let mut state = std::mem::replace(&mut self.state, placeholder);
             let new: Vec<Vec<u64>> = (0..self.rows.len()).map(|_| self.fresh(appended)).collect();
             let mut round = state.begin().expect("begins");
             let mut start = 0;
@@ -347,14 +349,15 @@ impl World {
         let file = self.state.snapshot("model", &tokens).expect("a snapshot").encode();
         let snapshot = Snapshot::decode(&file).expect("decodes");
         assert_eq!(snapshot.tokens(), tokens);
-        let mut restored = snapshot.restore(&Self::compose(&self.layers, &self.kv)).expect("restores");
+        let mut restored = snapshot.restore(&self.compose()).expect("restores");
         std::mem::swap(&mut self.state, &mut restored);
         self.same_next(&mut restored);
     }
 
     pub(crate) fn accept(&mut self, count: usize) {
         self.convert_due();
-        let mut state = std::mem::replace(&mut self.state, Self::compose(&self.layers, &self.kv));
+        let placeholder = self.compose();
+        let mut state = std::mem::replace(&mut self.state, placeholder);
         let new: Vec<Vec<u64>> = (0..self.rows.len()).map(|_| self.fresh(count)).collect();
         let mut round = state.begin().expect("begins");
         strata_tensor::eval(&run(&mut round, &self.layers, &new, false)).expect("evaluates");
