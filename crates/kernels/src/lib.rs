@@ -24,6 +24,7 @@ pub mod gated_activation;
 pub mod gated_delta;
 pub mod host;
 pub mod layer_norm;
+pub mod paged_attention;
 pub mod qk_norm_rope;
 pub mod quantized_attention;
 pub mod rms_norm;

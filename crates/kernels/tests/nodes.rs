@@ -8,7 +8,9 @@ use strata_kernels::host::heads::Layout;
 use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
 use strata_kernels::rope::{self, Offset, Rope};
-use strata_kernels::{causal_conv, gated_delta, layer_norm, quantized_attention, rms_norm, sample};
+use strata_kernels::{
+    causal_conv, gated_delta, layer_norm, paged_attention, quantized_attention, rms_norm, sample,
+};
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
 const FLOATS: [(Dtype, f32); 3] = [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3), (Dtype::Bfloat16, 5e-2)];
@@ -183,6 +185,57 @@ fn quantized_attention_equals_its_reference() {
             }
         }
     }
+}
+
+#[test]
+fn paged_attention_equals_its_reference() {
+    use paged_attention::{Options, Pages, Tables};
+    let ints = |x: &[i32], shape: &[i32]| Array::from_slice(x, shape).unwrap();
+    for (dtype, bound) in FLOATS {
+        let (b, hq, hkv, d, page) = (3, 6, 2, 64, 5);
+        // Rows of unequal length that share a page; the last two begin and end within the queries.
+        let tables = ints(&[7, 2, 4, 7, 6, 0, 1, 0, 0], &[b, 3]);
+        let (keys, values) = (normal(&[8, hkv, page, d], 2, dtype), normal(&[8, hkv, page, d], 3, dtype));
+        let affine = |x: &Array, bits| ops::quantize(x, QuantScheme::affine(bits, 32).unwrap()).unwrap();
+        for (pages, bound) in [
+            (Pages::Dense(keys.clone(), values.clone()), 2.0 * bound),
+            (Pages::Affine(affine(&keys, 4), affine(&values, 4)), 4.0 * bound),
+            (Pages::Affine(affine(&keys, 8), affine(&values, 8)), 4.0 * bound),
+            (Pages::Affine(affine(&keys, 6), affine(&values, 3)), 4.0 * bound),
+        ] {
+            for (l, lengths, offsets) in
+                [(1, [13, 10, 2], [12, 9, 1]), (4, [13, 10, 2], [9, 8, -2]), (40, [15, 10, 3], [-25, 0, 0])]
+            {
+                let q = normal(&[b, l, hq, d], 1, dtype).transpose(&[0, 2, 1, 3]).unwrap();
+                let tables = Tables {
+                    tables: tables.clone(),
+                    lengths: ints(&lengths, &[b]),
+                    offsets: ints(&offsets, &[b]),
+                };
+                for (softcap, layout) in [(None, Layout::HeadsFirst), (Some(2.0), Layout::PositionsFirst)] {
+                    let options = Options { scale: 0.2, softcap };
+                    let got = paged_attention::paged_attention(&q, &pages, &tables, options, layout);
+                    let expected =
+                        paged_attention::reference::paged_attention(&q, &pages, &tables, options, layout);
+                    close(&got.unwrap(), &expected.unwrap(), bound);
+                }
+            }
+        }
+    }
+    let x = ops::zeros([2, 2, 1, 32], Dtype::Float32).unwrap();
+    let table = |id| Tables {
+        tables: ints(&[0, id], &[2, 1]),
+        lengths: ints(&[1, 1], &[2]),
+        offsets: ints(&[0, 0], &[2]),
+    };
+    let options = Options { scale: 1.0, softcap: None };
+    let pages = Pages::Dense(x.clone(), x.clone());
+    let run =
+        |tables: &Tables| paged_attention::paged_attention(&x, &pages, tables, options, Layout::HeadsFirst);
+    let error = run(&table(2)).unwrap().eval().unwrap_err();
+    assert!(error.to_string().contains("pages below 2 in row 1 but has 2"), "{error}");
+    let error = run(&Tables { lengths: ints(&[1], &[1]), ..table(1) }).unwrap_err();
+    assert!(error.to_string().contains("lengths must be int32 [2]"), "{error}");
 }
 
 #[test]

@@ -43,12 +43,33 @@ pub struct Options<'a, E> {
     pub softcap: Option<f32>,
     /// One score for each query head.
     pub sinks: Option<&'a [E]>,
+    /// Where each row of the batch stands, if rows differ; the span does not matter then, and a query that sees no key
+    /// gets zeros.
+    pub(crate) places: Option<&'a [Place]>,
+}
+
+/// A row of a batch whose rows have keys and queries of their own.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Place {
+    /// Position of the first query. Below zero: queries before the row's first key.
+    pub(crate) offset: i32,
+    /// Keys that the row has.
+    pub(crate) keys: usize,
+}
+
+impl Place {
+    /// Keys that a query sees: those up to its own position.
+    #[inline(always)]
+    fn visible(self, query: usize) -> std::ops::Range<usize> {
+        let end = i64::from(self.offset) + query as i64 + 1;
+        0..end.clamp(0, self.keys as i64) as usize
+    }
 }
 
 impl<E> Options<'_, E> {
     /// Scores scaled by `scale` and masked by `span`; nothing else.
     pub fn new(scale: f32, span: Span) -> Self {
-        Self { scale, span, mask: None, softcap: None, sinks: None }
+        Self { scale, span, mask: None, softcap: None, sinks: None, places: None }
     }
 }
 

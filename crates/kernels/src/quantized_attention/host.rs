@@ -8,7 +8,7 @@ use crate::host::Level;
 use crate::host::heads::extent;
 pub use crate::host::heads::{Heads, Layout};
 use crate::host::lanes::Lane;
-use store::Packed;
+pub(crate) use store::Packed;
 
 /// Keys or values `[B, H, S, D]`, affine-quantized.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +63,10 @@ impl<'a, E> Quantized<'a, E> {
             }
         }
         Ok(Self { words, scales, biases, shape, strides, bits, group })
+    }
+
+    pub(crate) fn bits(&self) -> u32 {
+        self.bits
     }
 }
 

@@ -7,14 +7,14 @@
 //! queries. Keys and values may differ in bits and group size. All may be slices of longer buffers.
 
 pub mod host;
-mod node;
+pub(crate) mod node;
 pub mod reference;
 
 use crate::attention::Options;
 use crate::host::heads::Layout;
 use strata_tensor::host::apply;
 use strata_tensor::ops::Quantized;
-use strata_tensor::{Array, Error, Failure, Result};
+use strata_tensor::{Array, Result};
 
 /// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq, Dv]`.
 ///
@@ -29,18 +29,7 @@ pub fn quantized_attention(
     layout: Layout,
 ) -> Result<Array> {
     let (kernel, extra) = node::QuantizedAttention::new(options, layout, q.dtype(), k.scheme, v.scheme)?;
-    let (Some(k_biases), Some(v_biases)) = (&k.biases, &v.biases) else {
-        return Err(Error::Mlx(Box::new(Failure {
-            op: "quantized_attention",
-            message: format!(
-                "keys and values must be affine, not {} and {}",
-                k.scheme.mode().name(),
-                v.scheme.mode().name()
-            ),
-            at: std::panic::Location::caller(),
-        })));
-    };
-    let stored = [q, &k.weight, &k.scales, k_biases, &v.weight, &v.scales, v_biases];
-    let inputs: Vec<&Array> = stored.into_iter().chain(&extra).collect();
+    let stored = node::of_affine("quantized_attention", k, v)?;
+    let inputs: Vec<&Array> = [q].into_iter().chain(stored).chain(&extra).collect();
     Ok(apply(kernel, &inputs)?.remove(0))
 }

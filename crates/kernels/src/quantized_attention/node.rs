@@ -10,7 +10,8 @@ use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use strata_contracts::QuantScheme;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
-use strata_tensor::{Array, Dtype, Result};
+use strata_tensor::ops::Quantized as Stored;
+use strata_tensor::{Array, Dtype, Error, Failure, Result};
 
 /// Inputs: `q`; words, scales and biases of keys; the same of values; then mask and sinks as far as there are any.
 #[derive(PartialEq)]
@@ -33,8 +34,22 @@ impl QuantizedAttention {
     }
 }
 
+/// Words, scales and biases of keys and of values.
+///
+/// # Errors
+/// A mode other than affine.
+#[track_caller]
+pub(crate) fn of_affine<'a>(op: &'static str, k: &'a Stored, v: &'a Stored) -> Result<[&'a Array; 6]> {
+    if let (Some(k_biases), Some(v_biases)) = (&k.biases, &v.biases) {
+        return Ok([&k.weight, &k.scales, k_biases, &v.weight, &v.scales, v_biases]);
+    }
+    let (k, v) = (k.scheme.mode().name(), v.scheme.mode().name());
+    let message = format!("keys and values must be affine, not {k} and {v}");
+    Err(Error::Mlx(Box::new(Failure { op, message, at: std::panic::Location::caller() })))
+}
+
 /// `[B, H, S, D]` of quantized storage.
-fn shape(operand: &str, parts: &[Meta], scheme: QuantScheme) -> Result<[i32; 4], String> {
+pub(crate) fn shape(operand: &str, parts: &[Meta], scheme: QuantScheme) -> Result<[i32; 4], String> {
     let [words, scales, biases] = parts else { return Err(format!("{operand} has three parts")) };
     let ([b, h, s, packed], groups) = (four(operand, words)?, four(operand, scales)?);
     let width = packed / scheme.bits() as i32 * 32;
@@ -93,14 +108,14 @@ impl QuantizedAttention {
 }
 
 /// Words, scales and biases.
-struct Parts<'a, E: Copy>(Strided<'a, u32>, [Strided<'a, E>; 2]);
+pub(crate) struct Parts<'a, E: Copy>(Strided<'a, u32>, [Strided<'a, E>; 2]);
 
 impl<'a, E: Float> Parts<'a, E> {
-    fn new(views: &[View<'a>]) -> Result<Self, String> {
+    pub(crate) fn new(views: &[View<'a>]) -> Result<Self, String> {
         Ok(Self(Strided::new(&views[0])?, [Strided::new(&views[1])?, Strided::new(&views[2])?]))
     }
 
-    fn view(&self, scheme: QuantScheme) -> Result<Quantized<'_, E>, String> {
+    pub(crate) fn view(&self, scheme: QuantScheme) -> Result<Quantized<'_, E>, String> {
         let Self(words, [scales, biases]) = self;
         let ([b, h, s, packed], strides) = words.four()?;
         let width = packed / scheme.bits() as usize * 32;

@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use super::softmax::{Cap, Row};
-use super::store::{DenseRows, Rows, Store, Widen};
+use super::store::{DenseRows, Rows, Store, widen};
 use super::task::{BLOCK, Running, Task, UNIT, Work};
 use crate::host::lanes::{Body, Lane, MAX_LANES, Simd, dispatch};
 use crate::host::{Level, scratch};
@@ -28,15 +28,18 @@ pub(super) fn fold<E: Lane, K: Store, V: Store>(
         for (row, q) in q.chunks_exact_mut(width).enumerate() {
             work.query(level, task, row, q);
         }
-        let (keys, values) = (work.k.rows(task.batch, task.head), work.v.rows(task.batch, task.head));
-        for from in task.keys.clone().step_by(BLOCK) {
-            let n = BLOCK.min(task.keys.end - from);
-            if direct {
-                dispatch(level, Dots { q, width, keys, from, n, scores });
+        let place = (task.batch, task.head);
+        let mut from = task.keys.start;
+        while from < task.keys.end {
+            let mut n = BLOCK.min(task.keys.end - from);
+            let pieces =
+                direct.then(|| (work.k.rows(place.0, place.1, from), work.v.rows(place.0, place.1, from)));
+            if let Some(((keys, some), (_, others))) = pieces {
+                n = n.min(some).min(others);
+                dispatch(level, Dots { q, width, keys, n, scores });
             } else {
-                dispatch(level, Widen { rows: keys, from, n, width, stride: width, to: block });
-                let keys = DenseRows::of(block, width, n);
-                dispatch(level, Dots { q, width, keys, from: 0, n, scores });
+                widen(level, &work.k, place, (from, n), width, block);
+                dispatch(level, Dots { q, width, keys: DenseRows::of(block, width, n), n, scores });
             }
             for row in 0..rows {
                 let scores = &mut scores[row * BLOCK..][..n.next_multiple_of(UNIT)];
@@ -44,7 +47,7 @@ pub(super) fn fold<E: Lane, K: Store, V: Store>(
                     dispatch(level, Cap { cap, scores });
                 }
                 work.mask(task, row, from, scores, 1, n);
-                let visible = work.visible(work.row(task, row).1);
+                let visible = work.visible(task.batch, work.row(task, row).1);
                 let start = visible.start.clamp(from, from + n) - from;
                 let end = visible.end.clamp(from, from + n) - from;
                 scores[..start].fill(f32::NEG_INFINITY);
@@ -54,24 +57,24 @@ pub(super) fn fold<E: Lane, K: Store, V: Store>(
                 dispatch(level, Row { scores, top, total, values });
             }
             let out = &mut *running.values;
-            if direct {
-                dispatch(level, Sums { weights: scores, values, from, n, out, stride });
+            if let Some((_, (values, _))) = pieces {
+                dispatch(level, Sums { weights: scores, values, n, out, stride });
             } else {
-                dispatch(level, Widen { rows: values, from, n, width: stride, stride, to: block });
+                widen(level, &work.v, place, (from, n), stride, block);
                 let values = DenseRows::of(block, stride, n);
-                dispatch(level, Sums { weights: scores, values, from: 0, n, out, stride });
+                dispatch(level, Sums { weights: scores, values, n, out, stride });
             }
+            from += n;
         }
     });
 }
 
-/// Dot products of all rows with keys `from .. from + n`, which exist.
+/// Dot products of all rows with `n` keys in one piece.
 struct Dots<'f, K> {
     /// `[rows, width]`.
     q: &'f [f32],
     width: usize,
     keys: K,
-    from: usize,
     n: usize,
     /// `[rows, BLOCK]`.
     scores: &'f mut [f32],
@@ -82,7 +85,7 @@ impl<K: Rows> Body for Dots<'_, K> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { q, width, keys, from, n, scores } = self;
+        let Self { q, width, keys, n, scores } = self;
         let rows = q.len() / width;
         assert!(
             scores.len() >= rows * BLOCK && n <= BLOCK && width.is_multiple_of(S::LANES),
@@ -93,25 +96,23 @@ impl<K: Rows> Body for Dots<'_, K> {
             unsafe {
                 let (q, out) = (q.as_ptr().add(row * width), scores.as_mut_ptr().add(row * BLOCK));
                 match rows - row {
-                    1 => dot::<S, _, 1>(s, q, width, keys, from, n, out),
-                    2 => dot::<S, _, 2>(s, q, width, keys, from, n, out),
-                    3 => dot::<S, _, 3>(s, q, width, keys, from, n, out),
-                    _ => dot::<S, _, 4>(s, q, width, keys, from, n, out),
+                    1 => dot::<S, _, 1>(s, q, width, keys, n, out),
+                    2 => dot::<S, _, 2>(s, q, width, keys, n, out),
+                    3 => dot::<S, _, 3>(s, q, width, keys, n, out),
+                    _ => dot::<S, _, 4>(s, q, width, keys, n, out),
                 }
             }
         }
     }
 }
 
-/// Dot products of `R` rows with keys `from .. from + n`, to rows of scores `BLOCK` apart. What lies behind score `n` is
-/// unspecified.
+/// Dot products of `R` rows with `n` keys, to rows of scores `BLOCK` apart. What lies behind score `n` is unspecified.
 #[inline(always)]
 unsafe fn dot<S: Simd, K: Rows, const R: usize>(
     s: S,
     q: *const f32,
     width: usize,
     keys: K,
-    from: usize,
     n: usize,
     scores: *mut f32,
 ) {
@@ -120,10 +121,10 @@ unsafe fn dot<S: Simd, K: Rows, const R: usize>(
     let mut sums = [0.0_f32; MAX_LANES];
     for key in (0..n).step_by(together.max(1)) {
         // A tile that crosses the end scores the last key again.
-        let position = |j: usize| from + (key + j).min(n - 1);
+        let position = |j: usize| (key + j).min(n - 1);
         let mut chains = [s.splat(0.0); MAX_LANES];
         for at in (0..width).step_by(S::LANES) {
-            // SAFETY: rows are `width` long and positions are below `from + n`.
+            // SAFETY: rows are `width` long and positions are below `n`.
             unsafe {
                 let mut row = [s.splat(0.0); R];
                 for (r, row) in row.iter_mut().enumerate() {
@@ -148,12 +149,11 @@ unsafe fn dot<S: Simd, K: Rows, const R: usize>(
     }
 }
 
-/// Adds the weighted values of keys `from .. from + n`, which exist, to all rows.
+/// Adds `n` weighted values in one piece to all rows.
 struct Sums<'f, V> {
     /// `[rows, BLOCK]`.
     weights: &'f [f32],
     values: V,
-    from: usize,
     n: usize,
     /// `[rows, stride]`.
     out: &'f mut [f32],
@@ -166,7 +166,7 @@ impl<V: Rows> Body for Sums<'_, V> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { weights, values, from, n, out, stride } = self;
+        let Self { weights, values, n, out, stride } = self;
         let rows = weights.len() / BLOCK;
         assert!(
             out.len() >= rows * stride && n <= BLOCK && stride.is_multiple_of(S::LANES),
@@ -177,10 +177,10 @@ impl<V: Rows> Body for Sums<'_, V> {
             unsafe {
                 let (p, out) = (weights.as_ptr().add(row * BLOCK), out.as_mut_ptr().add(row * stride));
                 match rows - row {
-                    1 => gather::<S, _, 1>(s, p, values, from, n, stride, out, stride),
-                    2 => gather::<S, _, 2>(s, p, values, from, n, stride, out, stride),
-                    3 => gather::<S, _, 3>(s, p, values, from, n, stride, out, stride),
-                    _ => gather::<S, _, 4>(s, p, values, from, n, stride, out, stride),
+                    1 => gather::<S, _, 1>(s, p, values, n, stride, out, stride),
+                    2 => gather::<S, _, 2>(s, p, values, n, stride, out, stride),
+                    3 => gather::<S, _, 3>(s, p, values, n, stride, out, stride),
+                    _ => gather::<S, _, 4>(s, p, values, n, stride, out, stride),
                 }
             }
         }
@@ -194,7 +194,6 @@ unsafe fn gather<S: Simd, V: Rows, const R: usize>(
     s: S,
     weights: *const f32,
     values: V,
-    from: usize,
     n: usize,
     width: usize,
     out: *mut f32,
@@ -205,22 +204,22 @@ unsafe fn gather<S: Simd, V: Rows, const R: usize>(
     unsafe {
         if R * 8 <= S::TILE {
             while at + 8 * S::LANES <= width {
-                columns::<S, V, R, 8>(s, weights, values, from, n, at, out, stride);
+                columns::<S, V, R, 8>(s, weights, values, n, at, out, stride);
                 at += 8 * S::LANES;
             }
         }
         if R * 4 <= S::TILE {
             while at + 4 * S::LANES <= width {
-                columns::<S, V, R, 4>(s, weights, values, from, n, at, out, stride);
+                columns::<S, V, R, 4>(s, weights, values, n, at, out, stride);
                 at += 4 * S::LANES;
             }
         }
         while at + 2 * S::LANES <= width {
-            columns::<S, V, R, 2>(s, weights, values, from, n, at, out, stride);
+            columns::<S, V, R, 2>(s, weights, values, n, at, out, stride);
             at += 2 * S::LANES;
         }
         if at < width {
-            columns::<S, V, R, 1>(s, weights, values, from, n, at, out, stride);
+            columns::<S, V, R, 1>(s, weights, values, n, at, out, stride);
         }
     }
 }
@@ -232,13 +231,12 @@ unsafe fn columns<S: Simd, V: Rows, const R: usize, const C: usize>(
     s: S,
     weights: *const f32,
     values: V,
-    from: usize,
     n: usize,
     at: usize,
     out: *mut f32,
     stride: usize,
 ) {
-    // SAFETY: the caller's promise: `n` keys from `from`, columns within the rows.
+    // SAFETY: the caller's promise: `n` values, columns within the rows.
     unsafe {
         let mut sums = [[s.splat(0.0); C]; R];
         for (r, sums) in sums.iter_mut().enumerate() {
@@ -249,7 +247,7 @@ unsafe fn columns<S: Simd, V: Rows, const R: usize, const C: usize>(
         for key in 0..n {
             let mut value = [s.splat(0.0); C];
             for (c, value) in value.iter_mut().enumerate() {
-                *value = values.load(s, from + key, at + c * S::LANES);
+                *value = values.load(s, key, at + c * S::LANES);
             }
             for (r, sums) in sums.iter_mut().enumerate() {
                 let weight = s.splat(*weights.add(r * BLOCK + key));

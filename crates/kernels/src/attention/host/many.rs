@@ -5,7 +5,7 @@
 //! each instruction set.
 
 use super::softmax::{Cap, Lanes, Rescale};
-use super::store::{Store, Widen};
+use super::store::{Store, widen};
 use super::task::{BLOCK, Running, Task, UNIT, Work};
 use super::tile::Product;
 use crate::host::lanes::{Lane, dispatch};
@@ -29,11 +29,10 @@ pub(super) fn fold<E: Lane, K: Store, V: Store>(
         let (first, floats) = floats.split_at_mut(padded);
         let (end, factors) = floats.split_at_mut(padded);
         transpose_queries(level, work, task, rows, padded, queries);
-        let (keys, values) = (work.k.rows(task.batch, task.head), work.v.rows(task.batch, task.head));
+        let place = (task.batch, task.head);
         for from in task.keys.clone().step_by(BLOCK) {
             let n = BLOCK.min(task.keys.end - from);
-            let keys = Widen { rows: keys, from, n, width: work.key_width, stride: key_stride, to: block };
-            dispatch(level, keys);
+            widen(level, &work.k, place, (from, n), key_stride, block);
             let scores = &mut scores[..n * padded];
             dispatch(
                 level,
@@ -60,8 +59,7 @@ pub(super) fn fold<E: Lane, K: Store, V: Store>(
             let ends = hides.then_some((&*first, &*end));
             dispatch(level, Lanes { scores, padded, ends, running, factors });
             dispatch(level, Rescale { factors: &factors[..rows], stride, values: running.values });
-            let values = Widen { rows: values, from, n, width: work.value_width, stride, to: block };
-            dispatch(level, values);
+            widen(level, &work.v, place, (from, n), stride, block);
             dispatch(
                 level,
                 Product {
@@ -114,7 +112,7 @@ fn visible_ends<E: Lane, K: Store, V: Store>(
     first.fill(0.0);
     end.fill(n as f32);
     for (row, (first, end)) in first.iter_mut().zip(end).enumerate().take(rows) {
-        let visible = work.visible(work.row(task, row).1);
+        let visible = work.visible(task.batch, work.row(task, row).1);
         let range = relative(visible.start)..relative(visible.end);
         hides |= range != (0..n);
         (*first, *end) = (range.start as f32, range.end as f32);

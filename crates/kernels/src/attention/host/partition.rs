@@ -62,10 +62,11 @@ pub(super) fn run<E: Lane, K: Store, V: Store>(level: Level, work: &Work<'_, E, 
         let (block, unit) = (cut.blocks - 1 - unit / cut.heads, unit % cut.heads);
         let start = block * cut.queries;
         let queries = start..length.min(start + cut.queries);
-        let all = work.union(&queries);
+        let (batch, head) = (unit / key_heads, unit % key_heads);
+        let all = work.union(batch, &queries);
         let keys = part(all.len(), cut.splits, 1, split);
         let keys = all.start + keys.start..all.start + keys.end;
-        Task { batch: unit / key_heads, head: unit % key_heads, queries, keys }
+        Task { batch, head, queries, keys }
     };
     if cut.splits == 1 {
         parallel_for(cut.tasks(), |index| {

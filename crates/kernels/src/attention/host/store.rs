@@ -1,8 +1,9 @@
 //! How keys and values lie in memory, seen as rows of float32 lanes.
 #![allow(unsafe_code)]
 
+use crate::host::Level;
 use crate::host::heads::Heads;
-use crate::host::lanes::{Body, Lane, Simd};
+use crate::host::lanes::{Body, Lane, Simd, dispatch};
 use std::marker::PhantomData;
 
 /// Keys or values `[B, H, S, D]` in some storage.
@@ -13,11 +14,12 @@ pub(crate) trait Store: Copy + Sync {
     /// `[B, H, S, D]`.
     fn shape(&self) -> [usize; 4];
 
-    /// Rows of a batch and head within the shape.
-    fn rows(&self, batch: usize, head: usize) -> Self::Rows;
+    /// Rows of a batch and head from a position on, all within the shape, and how many of them lie in one piece: at least
+    /// one. The rest is found by asking again.
+    fn rows(&self, batch: usize, head: usize, position: usize) -> (Self::Rows, usize);
 }
 
-/// `S` rows of `D` values.
+/// Rows of `D` values in one piece.
 pub(crate) trait Rows: Copy {
     /// Whether reading a row again and again costs little: dense rows are read in place, others widened first.
     const DIRECT: bool;
@@ -56,10 +58,11 @@ impl<'a, E: Lane> Store for Dense<'a, E> {
     }
 
     #[inline]
-    fn rows(&self, batch: usize, head: usize) -> DenseRows<'a, E> {
+    fn rows(&self, batch: usize, head: usize, position: usize) -> (DenseRows<'a, E>, usize) {
         let [_, _, length, width] = self.0.shape();
-        let start = if length == 0 { &[] } else { self.0.row(batch, head, 0) };
-        DenseRows { start: start.as_ptr(), stride: self.0.position_stride(), width, data: PhantomData }
+        let start = self.0.row(batch, head, position).as_ptr();
+        let rows = DenseRows { start, stride: self.0.position_stride(), width, data: PhantomData };
+        (rows, length - position)
     }
 }
 
@@ -88,14 +91,32 @@ impl<E: Lane> Rows for DenseRows<'_, E> {
     }
 }
 
-/// Rows `from .. from + n` as float32, `stride` apart, zeros behind their `width`.
-pub(super) struct Widen<'f, R> {
-    pub(super) rows: R,
-    pub(super) from: usize,
-    pub(super) n: usize,
-    pub(super) width: usize,
-    pub(super) stride: usize,
-    pub(super) to: &'f mut [f32],
+/// Positions `from .. from + n` of a batch and head as float32 rows, `stride` apart, zeros behind their `width`.
+pub(super) fn widen<T: Store>(
+    level: Level,
+    store: &T,
+    (batch, head): (usize, usize),
+    (from, n): (usize, usize),
+    stride: usize,
+    to: &mut [f32],
+) {
+    let width = store.shape()[3];
+    let mut done = 0;
+    while done < n {
+        let (rows, together) = store.rows(batch, head, from + done);
+        let together = together.min(n - done);
+        let to = &mut to[done * stride..][..together * stride];
+        dispatch(level, Widen { rows, width, stride, to });
+        done += together;
+    }
+}
+
+/// As many rows as there is room for, `stride` apart.
+struct Widen<'f, R> {
+    rows: R,
+    width: usize,
+    stride: usize,
+    to: &'f mut [f32],
 }
 
 impl<R: Rows> Body for Widen<'_, R> {
@@ -103,16 +124,16 @@ impl<R: Rows> Body for Widen<'_, R> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { rows, from, n, width, stride, to } = self;
+        let Self { rows, width, stride, to } = self;
         let whole = width / S::LANES * S::LANES;
-        for (i, to) in to.chunks_exact_mut(stride).take(n).enumerate() {
+        for (i, to) in to.chunks_exact_mut(stride).enumerate() {
             for at in (0..whole).step_by(S::LANES) {
-                // SAFETY: position and columns are within the shape.
-                f32::put(s, to, at, unsafe { rows.load(s, from + i, at) });
+                // SAFETY: the rows lie in one piece, and columns are within the shape.
+                f32::put(s, to, at, unsafe { rows.load(s, i, at) });
             }
             if whole < width {
                 // SAFETY: as above.
-                f32::put(s, to, whole, unsafe { rows.load_tail(s, from + i, whole) });
+                f32::put(s, to, whole, unsafe { rows.load_tail(s, i, whole) });
             }
             for at in (width.next_multiple_of(S::LANES)..stride).step_by(S::LANES) {
                 f32::put(s, to, at, s.splat(0.0));

@@ -79,13 +79,16 @@ impl<'a, E: Lane, K: Store, V: Store> Work<'a, E, K, V> {
 
     /// Keys that a query sees by position.
     #[inline(always)]
-    pub(super) fn visible(&self, query: usize) -> Range<usize> {
-        self.options.span.range(query, self.q.shape()[2], self.keys)
+    pub(super) fn visible(&self, batch: usize, query: usize) -> Range<usize> {
+        match self.options.places {
+            None => self.options.span.range(query, self.q.shape()[2], self.keys),
+            Some(places) => places[batch].visible(query),
+        }
     }
 
     /// Keys that any query of a range sees.
-    pub(super) fn union(&self, queries: &Range<usize>) -> Range<usize> {
-        let (first, last) = (self.visible(queries.start), self.visible(queries.end - 1));
+    pub(super) fn union(&self, batch: usize, queries: &Range<usize>) -> Range<usize> {
+        let (first, last) = (self.visible(batch, queries.start), self.visible(batch, queries.end - 1));
         first.start.min(last.end)..last.end
     }
 
@@ -135,6 +138,9 @@ impl<'a, E: Lane, K: Store, V: Store> Work<'a, E, K, V> {
             total = total * factor + rescale(sink, highest);
         }
         if total == 0.0 && !matches!(self.options.mask, Some(ArrayMask::Additive(..))) {
+            if self.options.places.is_some() {
+                return out.fill(E::default());
+            }
             return self.mean(s, batch, head / self.group, out);
         }
         let factor = s.splat(factor / total);
@@ -147,18 +153,14 @@ impl<'a, E: Lane, K: Store, V: Store> Work<'a, E, K, V> {
     #[allow(unsafe_code)]
     #[inline(never)]
     fn mean<S: Simd>(&self, s: S, batch: usize, head: usize, out: &mut [E]) {
-        let rows = self.v.rows(batch, head);
         let count = s.splat(self.keys as f32);
         for at in (0..out.len()).step_by(S::LANES) {
             let mut sum = s.splat(0.0);
             for position in 0..self.keys {
-                // SAFETY: position and `at` are within the shape; whole vectors only where one is left.
+                let (row, _) = self.v.rows(batch, head, position);
+                // SAFETY: `at` is within the shape; whole vectors only where one is left.
                 sum = s.add(sum, unsafe {
-                    if at + S::LANES <= out.len() {
-                        rows.load(s, position, at)
-                    } else {
-                        rows.load_tail(s, position, at)
-                    }
+                    if at + S::LANES <= out.len() { row.load(s, 0, at) } else { row.load_tail(s, 0, at) }
                 });
             }
             E::put(s, out, at, s.div(sum, count));

@@ -7,11 +7,11 @@ use crate::host::lanes::{Lane, MAX_LANES, Simd};
 
 /// Keys or values with `BITS` bits, or with what the storage says when `BITS` is 0.
 #[derive(Clone, Copy)]
-pub(super) struct Packed<'a, E, const BITS: u32>(pub(super) Quantized<'a, E>);
+pub(crate) struct Packed<'a, E, const BITS: u32>(pub(crate) Quantized<'a, E>);
 
 /// One head's rows.
 #[derive(Clone, Copy)]
-pub(super) struct PackedRows<E, const BITS: u32> {
+pub(crate) struct PackedRows<E, const BITS: u32> {
     words: *const u32,
     scales: *const E,
     biases: *const E,
@@ -30,19 +30,19 @@ impl<E: Lane, const BITS: u32> Store for Packed<'_, E, BITS> {
     }
 
     #[inline]
-    fn rows(&self, batch: usize, head: usize) -> PackedRows<E, BITS> {
+    fn rows(&self, batch: usize, head: usize, position: usize) -> (PackedRows<E, BITS>, usize) {
         let x = &self.0;
-        let start =
-            |strides: [usize; 3]| if x.shape[2] == 0 { 0 } else { batch * strides[0] + head * strides[1] };
+        let start = |[b, h, s]: [usize; 3]| batch * b + head * h + position * s;
         let [words, scales, biases] = x.strides;
-        PackedRows {
+        let rows = PackedRows {
             words: x.words[start(words)..].as_ptr(),
             scales: x.scales[start(scales)..].as_ptr(),
             biases: x.biases[start(biases)..].as_ptr(),
             strides: [words[2], scales[2], biases[2]],
             bits: x.bits,
             group_shift: x.group.trailing_zeros(),
-        }
+        };
+        (rows, x.shape[2] - position)
     }
 }
 
