@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::mask::{Masks, Seen, Span};
+use crate::paged::PagedRead;
 use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
@@ -59,6 +60,16 @@ impl Form {
             KernelSet::Reference => Seen::Masked(span),
             KernelSet::Fast => span.simplest(),
         }
+    }
+
+    /// A read of pages: where they lie, if a kernel can, else gathered.
+    pub(crate) fn read_pages(&self, pages: PagedRead, seen: Seen) -> Result<AttentionRead> {
+        let in_place = self.host_kernels && self.format.reads_pages();
+        Ok(if in_place {
+            AttentionRead::of_pages(pages, seen, self)
+        } else {
+            self.read(pages.gathered()?, seen)
+        })
     }
 
     /// A read of stored positions.

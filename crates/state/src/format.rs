@@ -2,11 +2,13 @@
 //! nowhere else.
 
 use crate::error::{Error, Result};
+use crate::paged::PagedRead;
 use crate::planes::Planes;
 use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, QuantScheme};
 use strata_kernels::attention;
 use strata_kernels::host::heads::Layout;
+use strata_kernels::paged_attention::{self, Pages};
 use strata_kernels::quantized_attention::quantized_attention;
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, fast, fast::Mask};
@@ -168,6 +170,32 @@ impl Format {
             }
             _ => return Ok(None),
         }))
+    }
+
+    /// True when a kernel reads pages of this format.
+    pub(crate) fn reads_pages(&self) -> bool {
+        !matches!(self, Self::Turbo { .. })
+    }
+
+    /// Attention by the host kernel that reads pages; `None` where there is none.
+    pub(crate) fn on_host_pages(
+        &self,
+        pages: &PagedRead,
+        queries: &Array,
+        options: paged_attention::Options,
+        layout: Layout,
+    ) -> Result<Option<Array>> {
+        let dtype = queries.dtype();
+        let stored = match (self, pages.pool.arrays()) {
+            (Self::Dense, [keys, values]) if keys.dtype() == dtype && values.dtype() == dtype => {
+                Pages::Dense(keys.clone(), values.clone())
+            }
+            (Self::Affine(scheme), [kw, ks, kb, vw, vs, vb]) if ks.dtype() == dtype => {
+                Pages::Affine(matrix(kw, ks, kb, *scheme), matrix(vw, vs, vb, *scheme))
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(paged_attention::paged_attention(queries, &stored, &pages.tables()?, options, layout)?))
     }
 
     /// Attention without a score matrix by an operation of MLX, where there is one for the format.

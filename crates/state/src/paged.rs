@@ -2,8 +2,8 @@
 //! of them writes, so a prefix is stored once, rows join and leave without being copied, and giving up positions only
 //! shortens a table. Rows begin at the first slot of their first page: there is no padding.
 //!
-//! Caches made by cloning one another share a pool. Reading gathers a row's pages in order; a single row's reads are those
-//! of a plain cache, bit for bit.
+//! Caches made by cloning one another share a pool. Fast kernels read pages where they lie; otherwise reading gathers a
+//! row's pages in order, and a single row's reads are those of a plain cache, bit for bit.
 
 use crate::cache::Cache;
 use crate::error::{Error, Result};
@@ -17,7 +17,8 @@ use crate::snapshot::Saved;
 use std::cell::RefCell;
 use std::rc::Rc;
 use strata_contracts::KernelSet;
-use strata_tensor::{Array, ops};
+use strata_kernels::paged_attention::Tables;
+use strata_tensor::{Array, Dtype, ops};
 
 /// Keys and values of every position so far, in pages.
 #[derive(Debug, Clone)]
@@ -50,6 +51,59 @@ struct Page {
 impl Drop for Page {
     fn drop(&mut self) {
         self.free.borrow_mut().push(self.id);
+    }
+}
+
+/// What rows hold at one moment, where it lies in the pool.
+#[derive(Debug, Clone)]
+pub(crate) struct PagedRead {
+    /// All pages, `[P, Hkv, page, *]` a plane.
+    pub(crate) pool: Planes,
+    page: usize,
+    /// Pages in order, `columns` a row; 0 where a row has no more.
+    tables: Vec<i32>,
+    lengths: Vec<i32>,
+    /// Where each row's first query stands; below zero for padding.
+    offsets: Vec<i32>,
+}
+
+impl PagedRead {
+    /// Positions of the longest row.
+    pub(crate) fn len(&self) -> usize {
+        self.lengths.iter().copied().max().unwrap_or(0) as usize
+    }
+
+    /// As the paged kernel takes them.
+    pub(crate) fn tables(&self) -> Result<Tables> {
+        let rows = self.lengths.len() as i32;
+        let columns = self.tables.len() as i32 / rows;
+        Ok(Tables {
+            tables: Array::from_slice(&self.tables, [rows, columns])?,
+            lengths: Array::from_slice(&self.lengths, [rows])?,
+            offsets: Array::from_slice(&self.offsets, [rows])?,
+        })
+    }
+
+    /// Every row's positions in order, `[B, Hkv, length, *]`; zeros where a shorter row has none.
+    pub(crate) fn gathered(&self) -> Result<Planes> {
+        let ids: Vec<usize> = self.tables.iter().map(|&id| id as usize).collect();
+        let pages = self.pool.take_rows(&ids)?; // [B · columns, Hkv, page, *]
+        let (rows, page, length) = (self.lengths.len() as i32, self.page as i32, self.len());
+        let columns = ids.len() as i32 / rows;
+        let read = pages.map(|plane| {
+            let (heads, width) = (plane.dim(1), plane.dim(3));
+            let ordered = plane.reshape([rows, columns, heads, page, width])?.swapaxes(1, 2)?;
+            ordered.reshape([rows, heads, columns * page, width])
+        })?;
+        let read = read.slice(0, length)?;
+        if self.lengths.iter().all(|&n| n as usize == length) {
+            return Ok(read);
+        }
+        // What else is in a page is another sequence's: hidden by a mask, an infinity would still make a sum NaN.
+        let lengths = Array::from_slice(&self.lengths, [rows, 1, 1, 1])?;
+        let places = ops::arange(0.0, length as f64, 1.0, Dtype::Int32)?.reshape([1, 1, length as i32, 1])?;
+        let held = places.less(&lengths)?;
+        read.map(|plane| ops::where_(&held, plane, &plane.number(0.0)?))
     }
 }
 
@@ -111,21 +165,18 @@ impl Pool {
         Ok(())
     }
 
-    /// The first `length` positions of tables, `[B, Hkv, length, *]`; what a shorter row lacks is some page's content.
-    fn read(&self, tables: &[Table], length: usize) -> Result<Option<Planes>> {
-        let planes = self.planes.borrow();
-        let (Some(planes), true) = (&*planes, length > 0) else { return Ok(None) };
-        let count = length.div_ceil(self.page);
-        let ids =
-            tables.iter().flat_map(|table| (0..count).map(|i| table.pages.get(i).map_or(0, |page| page.id)));
-        let pages = planes.take_rows(&ids.collect::<Vec<_>>())?; // [B · count, Hkv, page, *]
-        let (rows, page) = (tables.len() as i32, self.page as i32);
-        let read = pages.map(|plane| {
-            let (heads, width) = (plane.dim(1), plane.dim(3));
-            let ordered = plane.reshape([rows, count as i32, heads, page, width])?.swapaxes(1, 2)?;
-            ordered.reshape([rows, heads, count as i32 * page, width])
-        })?;
-        Ok(Some(read.slice(0, length)?))
+    /// What tables hold for queries from `offsets` on; `None` when that is nothing.
+    fn read(&self, tables: &[Table], offsets: Vec<i32>) -> Option<PagedRead> {
+        let columns = tables.iter().map(|table| table.pages.len()).max().unwrap_or(0);
+        let pool = self.planes.borrow().clone().filter(|_| columns > 0)?;
+        let id = |table: &Table, i: usize| table.pages.get(i).map_or(0, |page| page.id as i32);
+        Some(PagedRead {
+            pool,
+            page: self.page,
+            tables: tables.iter().flat_map(|table| (0..columns).map(|i| id(table, i))).collect(),
+            lengths: tables.iter().map(|table| table.length as i32).collect(),
+            offsets,
+        })
     }
 }
 
@@ -208,11 +259,21 @@ impl PagedCache {
         if even && all_real {
             return if queries == 1 { Seen::All } else { Seen::Causal };
         }
-        let places = self.tables.iter().zip(first.iter().zip(end)).flat_map(|(table, (first, end))| {
-            let before = table.length as i32 - (end - first).max(0);
-            (0..queries as i32).map(move |i| (before + i - first).max(0))
-        });
+        let offsets = self.offsets(first, end);
+        let places = offsets.iter().flat_map(|offset| (0..queries as i32).map(move |i| (offset + i).max(0)));
         Seen::Masked(Span { places: Some(places.collect()), ..Span::causal(queries, keys) })
+    }
+
+    /// Where each row's first query stands, after the real ones in `first..end` have been stored.
+    fn offsets(&self, first: &[i32], end: &[i32]) -> Vec<i32> {
+        let rows = self.tables.iter().zip(first.iter().zip(end));
+        rows.map(|(table, (first, end))| table.length as i32 - (end - first).max(0) - first).collect()
+    }
+
+    /// Everything held, gathered.
+    fn gathered(&self, tables: &[Table]) -> Result<Option<Planes>> {
+        let read = self.pool.read(tables, vec![0; tables.len()]);
+        read.map(|read| read.gathered()).transpose()
     }
 
     fn longest(&self) -> usize {
@@ -247,11 +308,12 @@ impl Cache for PagedCache {
         let (first, end) = self.rows.as_ref().and_then(|rows| rows.real(length)).unwrap_or_else(all);
         self.store(&new, &first, &end)?;
         self.rows.iter_mut().for_each(|rows| rows.advance(length));
-        let keys = self.longest().max(1);
-        let stored = self.pool.read(&self.tables, keys)?;
-        // Nothing real has been read yet: padding may look at itself.
-        let stored = stored.map_or_else(|| new.slice(0, 1), Ok)?;
-        Ok(self.form.read(stored, self.seen(length, &first, &end)))
+        let seen = self.seen(length, &first, &end);
+        let Some(pages) = self.pool.read(&self.tables, self.offsets(&first, &end)) else {
+            // Nothing real has been read yet: padding may look at itself.
+            return Ok(self.form.read(new.slice(0, 1)?, seen));
+        };
+        self.form.read_pages(pages, seen)
     }
 
     fn trim(&mut self, tokens: usize) -> Result<()> {
@@ -266,7 +328,7 @@ impl Cache for PagedCache {
     }
 
     fn live(&self) -> Result<Option<Planes>> {
-        self.pool.read(&self.tables, self.longest())
+        self.gathered(&self.tables)
     }
 
     fn form(&self) -> &Form {
@@ -358,7 +420,7 @@ impl Cache for PagedCache {
             }
             for table in tables {
                 let mut copied = Self { tables: vec![Table::default()], ..after.clone() };
-                if let Some(live) = cache.pool.read(std::slice::from_ref(table), table.length)? {
+                if let Some(live) = cache.gathered(std::slice::from_ref(table))? {
                     copied.store(&live, &[0], &[table.length as i32])?;
                 }
                 after.tables.append(&mut copied.tables);

@@ -4,9 +4,11 @@ use crate::error::Result;
 use crate::form::Form;
 use crate::format::{Format, lowest};
 use crate::mask::{Masks, Seen, Span};
+use crate::paged::PagedRead;
 use crate::planes::Planes;
-use strata_kernels::attention;
+use std::borrow::Cow;
 use strata_kernels::host::heads::Layout;
+use strata_kernels::{attention, paged_attention};
 use strata_tensor::fast::{self, Mask};
 use strata_tensor::{Array, ops};
 
@@ -27,15 +29,31 @@ enum Reads {
 
 #[derive(Debug, Clone)]
 struct SpanRead {
-    stored: Planes,
+    stored: Stored,
     seen: Seen,
     format: Format,
     host_kernels: bool,
     masks: Masks,
 }
 
+#[derive(Debug, Clone)]
+enum Stored {
+    /// Every row's positions in order.
+    Planes(Planes),
+    /// Pages, for a kernel that reads them; gathered for what it does not do.
+    Pages(PagedRead),
+}
+
 impl AttentionRead {
     pub(crate) fn new(stored: Planes, seen: Seen, form: &Form) -> Self {
+        Self::of_stored(Stored::Planes(stored), seen, form)
+    }
+
+    pub(crate) fn of_pages(pages: PagedRead, seen: Seen, form: &Form) -> Self {
+        Self::of_stored(Stored::Pages(pages), seen, form)
+    }
+
+    fn of_stored(stored: Stored, seen: Seen, form: &Form) -> Self {
         let (format, masks) = (form.format.clone(), form.masks.clone());
         Self(Reads::Span(SpanRead { stored, seen, format, host_kernels: form.host_kernels, masks }))
     }
@@ -151,6 +169,13 @@ impl SpanRead {
         if !self.host_kernels {
             return Ok(None);
         }
+        let stored = match &self.stored {
+            Stored::Planes(planes) => planes,
+            Stored::Pages(pages) => {
+                let options = paged_attention::Options { scale, softcap: cap };
+                return self.format.on_host_pages(pages, queries, options, layout);
+            }
+        };
         let (span, mask) = match &self.seen {
             Seen::All => (attention::Span::All, None),
             Seen::Causal => (attention::Span::Causal, None),
@@ -163,13 +188,14 @@ impl SpanRead {
         };
         let options =
             attention::Options { mask: mask.as_ref(), softcap: cap, ..attention::Options::new(scale, span) };
-        self.format.on_host(&self.stored, queries, &options, layout)
+        self.format.on_host(stored, queries, &options, layout)
     }
 
     fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
         if let Some(out) = self.host(queries, scale, cap, Layout::HeadsFirst)? {
             return Ok(out);
         }
+        let stored = self.planes()?;
         if cap.is_none() {
             let array;
             let mask = match &self.seen {
@@ -180,16 +206,16 @@ impl SpanRead {
                     Mask::Array(&array)
                 }
             };
-            if let Some(out) = self.format.fused(&self.stored, queries, scale, mask)? {
+            if let Some(out) = self.format.fused(&stored, queries, scale, mask)? {
                 return Ok(out);
             }
         }
-        let grouped = queries.dim(1) > self.stored.arrays()[0].dim(1);
+        let grouped = queries.dim(1) > stored.arrays()[0].dim(1);
         let mask = match self.mask(queries)? {
             Some(array) if grouped && array.ndim() > 3 => Some(array.expand_dims(&[-3])?),
             array => array,
         };
-        self.format.by_hand(&self.stored, queries, scale, cap, mask.as_ref())
+        self.format.by_hand(&stored, queries, scale, cap, mask.as_ref())
     }
 
     fn latent(
@@ -199,7 +225,7 @@ impl SpanRead {
         scale: f32,
         expand: &dyn Fn(&Array) -> Result<(Array, Array)>,
     ) -> Result<Array> {
-        let (latent, rope_keys) = self.format.decode(&self.stored)?;
+        let (latent, rope_keys) = self.format.decode(&*self.planes()?)?;
         let (latent, rope_keys) = (latent.astype(queries.dtype())?, rope_keys.astype(queries.dtype())?);
         let mut bias = rope_queries.multiply_number(scale)?.matmul(&rope_keys.swapaxes(-1, -2)?)?; // [B, H, L, S]
         if let Some(mask) = self.mask(queries)? {
@@ -210,12 +236,23 @@ impl SpanRead {
         Ok(fast::scaled_dot_product_attention(queries, &keys, &values, scale, mask, None)?)
     }
 
+    fn planes(&self) -> Result<Cow<'_, Planes>> {
+        Ok(match &self.stored {
+            Stored::Planes(planes) => Cow::Borrowed(planes),
+            Stored::Pages(pages) => Cow::Owned(pages.gathered()?),
+        })
+    }
+
     /// The mask as an array that broadcasts to scores `[B, Hq, L, S]`.
     fn mask(&self, queries: &Array) -> Result<Option<Array>> {
         Ok(match &self.seen {
             Seen::All => None,
             Seen::Causal => {
-                Some(self.masks.array(&Span::causal(queries.dim(2) as usize, self.stored.len()))?)
+                let keys = match &self.stored {
+                    Stored::Planes(planes) => planes.len(),
+                    Stored::Pages(pages) => pages.len(),
+                };
+                Some(self.masks.array(&Span::causal(queries.dim(2) as usize, keys))?)
             }
             Seen::Masked(span) => Some(self.masks.array(span)?),
         })

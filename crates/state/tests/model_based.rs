@@ -7,8 +7,8 @@
 mod support;
 
 use proptest::prelude::*;
-use strata_contracts::{KernelSet, KvFormat, KvScheme, QuantScheme};
-use support::{World, layers};
+use strata_contracts::{KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
+use support::World;
 
 /// What is done next. Numbers choose among what is possible at that moment.
 #[derive(Debug, Clone)]
@@ -70,8 +70,13 @@ fn apply(world: &mut World, op: Op) {
     }
 }
 
-fn run(kernels: KernelSet, kv: &KvScheme, window: u32, head_dim: u32, prompt: usize, ops: Vec<Op>) {
-    let mut world = World::new(kernels, kv.clone(), layers(window, head_dim));
+/// A full layer and a sliding one.
+fn attention(window: u32, head_dim: u32) -> Vec<LayerKind> {
+    vec![LayerKind::Full { kv_heads: 2, head_dim }, LayerKind::Sliding { kv_heads: 2, head_dim, window }]
+}
+
+fn run(kernels: KernelSet, kv: &KvScheme, layers: Vec<LayerKind>, prompt: usize, ops: Vec<Op>) {
+    let mut world = World::new(kernels, kv.clone(), layers);
     if prompt > 0 {
         world.append(prompt, false);
     }
@@ -81,11 +86,14 @@ fn run(kernels: KernelSet, kv: &KvScheme, window: u32, head_dim: u32, prompt: us
     world.check_rows();
 }
 
-/// Sequences of one test; all tests together make more than 20,000.
-const CASES: u32 = 4_050;
+/// Sequences of all tests together are more than 20,000: attention layers make the most of them.
+const CASES: u32 = 3_200;
+const FEWER: u32 = 1_500;
 
-fn config() -> ProptestConfig {
-    ProptestConfig { cases: CASES, failure_persistence: None, ..ProptestConfig::default() }
+/// `PROPTEST_CASES` may ask for more.
+fn config(cases: u32) -> ProptestConfig {
+    let default = ProptestConfig::default();
+    ProptestConfig { cases: default.cases.max(cases), failure_persistence: None, ..default }
 }
 
 fn affine(bits: u32, start: u32) -> KvScheme {
@@ -93,37 +101,76 @@ fn affine(bits: u32, start: u32) -> KvScheme {
     KvScheme { format, start, ..KvScheme::default() }
 }
 
+fn turbo(start: u32) -> KvScheme {
+    KvScheme { format: KvFormat::Turbo { keys: 4, values: 3 }, start, ..KvScheme::default() }
+}
+
 fn kernels() -> impl Strategy<Value = KernelSet> {
     prop_oneof![Just(KernelSet::Reference), Just(KernelSet::Fast)]
 }
 
+/// An operation sequence: kernels, the first tokens, what follows.
+fn sequence() -> impl Strategy<Value = (KernelSet, usize, Vec<Op>)> {
+    (kernels(), 0..11usize, prop::collection::vec(op(), 1..7))
+}
+
 proptest! {
-    #![proptest_config(config())]
+    #![proptest_config(config(CASES))]
 
     #[test]
-    fn plain_and_rotating(kernels in kernels(), window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(kernels, &KvScheme::default(), window, 3, prompt, ops);
+    fn plain_and_rotating((kernels, prompt, ops) in sequence(), window in 1..7u32) {
+        run(kernels, &KvScheme::default(), attention(window, 3), prompt, ops);
     }
 
     #[test]
-    fn plain_and_long_rings(kernels in kernels(), window in 5..12u32, prompt in 1..12usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(kernels, &KvScheme::default(), window, 5, prompt, ops);
+    fn plain_and_long_rings((kernels, prompt, ops) in sequence(), window in 5..12u32) {
+        run(kernels, &KvScheme::default(), attention(window, 5), prompt, ops);
     }
 
     #[test]
-    fn paged(kernels in kernels(), page in 1..6u32, bits in 0..2u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        let plain = KvScheme::default();
-        let kv = if bits == 0 { plain } else { affine(8, 0) };
-        run(kernels, &KvScheme { page: Some(page), ..kv }, 3, 32, prompt, ops);
+    fn paged((kernels, prompt, ops) in sequence(), page in 1..6u32, bits in 0..2u32) {
+        let kv = if bits == 0 { KvScheme::default() } else { affine(8, 0) };
+        run(kernels, &KvScheme { page: Some(page), ..kv }, attention(3, 32), prompt, ops);
     }
 
     #[test]
-    fn quantized_from_the_start(kernels in kernels(), window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(kernels, &affine(8, 0), window, 32, prompt, ops);
+    fn quantized_from_the_start((kernels, prompt, ops) in sequence(), window in 1..7u32) {
+        run(kernels, &affine(8, 0), attention(window, 32), prompt, ops);
     }
 
     #[test]
-    fn quantized_later(kernels in kernels(), start in 1..12u32, window in 1..7u32, prompt in 0..9usize, ops in prop::collection::vec(op(), 1..7)) {
-        run(kernels, &affine(4, start), window, 32, prompt, ops);
+    fn quantized_later((kernels, prompt, ops) in sequence(), start in 1..12u32, window in 1..7u32) {
+        run(kernels, &affine(4, start), attention(window, 32), prompt, ops);
+    }
+}
+
+proptest! {
+    #![proptest_config(config(FEWER))]
+
+    #[test]
+    fn rotated_and_rounded((kernels, prompt, ops) in sequence(), start in 0..12u32, page in 0..6u32) {
+        let page = (start == 0 && page > 0).then_some(page);
+        run(kernels, &KvScheme { page, ..turbo(start) }, attention(4, 32), prompt, ops);
+    }
+
+    #[test]
+    fn latent((kernels, prompt, ops) in sequence(), format in 0..3u32, page in 0..6u32, start in 0..9u32) {
+        let page = (page > 0).then_some(page);
+        let start = if page.is_none() { start } else { 0 };
+        let kv = match format {
+            0 => KvScheme::default(),
+            1 => affine(8, start),
+            _ => turbo(start),
+        };
+        let layers = vec![LayerKind::Latent { rank: 64, rope_dim: 32 }];
+        run(kernels, &KvScheme { page, ..kv }, layers, prompt, ops);
+    }
+
+    #[test]
+    fn recurrent((kernels, prompt, ops) in sequence(), window in 1..7u32, start in 0..9u32) {
+        let memory = LayerKind::Recurrent { channels: 3, tail: 2, state: 3 };
+        let mut layers = attention(window, 32);
+        layers.insert(1, memory);
+        run(kernels, &affine(8, start), layers, prompt, ops);
     }
 }

@@ -1,18 +1,10 @@
 //! The model: a batch of rows that keep every token they have seen, beside the state under test.
 
-use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
-use strata_state::{Phase, Side, Snapshot, State};
-use strata_tensor::{Array, ops};
+mod layers;
 
-const KV_HEADS: usize = 2;
-const HEADS: usize = 4;
-const SCALE: f32 = 0.4;
-
-/// A full layer and a sliding one.
-pub(crate) fn layers(window: u32, head_dim: u32) -> Vec<LayerKind> {
-    let kv_heads = KV_HEADS as u32;
-    vec![LayerKind::Full { kv_heads, head_dim }, LayerKind::Sliding { kv_heads, head_dim, window }]
-}
+use layers::{Rounding, expected, run, shape};
+use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind};
+use strata_state::{Side, Snapshot, State};
 
 /// What a row has seen: a number that stands for each token, and whether it has changed its format.
 #[derive(Debug, Clone, Default)]
@@ -30,38 +22,10 @@ pub(crate) struct World {
     kernels: KernelSet,
     kv: KvScheme,
     layers: Vec<LayerKind>,
+    rounding: Rounding,
     next: u64,
     /// What sequences that may share memory are clones of.
     empty: State,
-}
-
-/// Values of one position: a token's keys (0), values (1) or queries (2) at one layer, heads after each other.
-fn values_of(token: u64, layer: usize, what: u64, count: usize) -> Vec<f32> {
-    let mut seed = token.wrapping_mul(31).wrapping_add(layer as u64).wrapping_mul(7).wrapping_add(what);
-    let mut draw = || {
-        // splitmix64
-        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = seed;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((z ^ (z >> 31)) >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    };
-    (0..count).map(|_| draw()).collect()
-}
-
-/// `[B, heads, L, D]` of each row's tokens.
-fn array(rows: &[&[u64]], layer: usize, what: u64, heads: usize, dim: usize) -> Array {
-    let length = rows[0].len();
-    let mut data = vec![0.0; rows.len() * heads * length * dim];
-    for (b, tokens) in rows.iter().enumerate() {
-        for (t, &token) in tokens.iter().enumerate() {
-            for (h, head) in values_of(token, layer, what, heads * dim).chunks(dim).enumerate() {
-                let at = ((b * heads + h) * length + t) * dim;
-                data[at..at + dim].copy_from_slice(head);
-            }
-        }
-    }
-    Array::from_slice(&data, [rows.len() as i32, heads as i32, length as i32, dim as i32]).expect("an array")
 }
 
 impl World {
@@ -69,7 +33,8 @@ impl World {
         let composition = Composition { kernels, kv: kv.clone(), ..Composition::default() };
         let state = State::compose(&layers, &composition).expect("composes");
         let empty = state.clone();
-        Self { state, rows: vec![Row::default()], kernels, kv, layers, next: 1, empty }
+        let rounding = Rounding::new(kv.format.clone());
+        Self { state, rows: vec![Row::default()], kernels, kv, layers, rounding, next: 1, empty }
     }
 
     /// An empty state that shares no memory with others.
@@ -117,16 +82,19 @@ impl World {
         {
             row.tokens.extend(tokens);
         }
-        for (layer, kind) in self.layers.iter().enumerate() {
-            let (window, dim) = shape(*kind);
-            let out: Vec<f32> = outs[layer].to_vec().expect("values");
+        let plain = Rounding::new(KvFormat::Plain);
+        for (layer, &kind) in self.layers.iter().enumerate() {
+            let (out, window) = (&outs[layer], shape(kind).window);
+            let (heads, dim) = (out.dim(1) as usize, out.dim(3) as usize);
+            let out: Vec<f32> = out.to_vec().expect("values");
             for (r, row) in before.iter().enumerate() {
+                let rounding = if self.is_converted(row, layer) { &self.rounding } else { &plain };
                 for t in 0..real[r] {
                     let at = row.tokens.len() + t + 1;
                     let seen = &self.rows[r].tokens[at.saturating_sub(window)..at];
-                    let expected = self.attention(seen, layer, dim, self.is_converted(row, layer));
-                    for head in 0..HEADS {
-                        let from = ((r * HEADS + head) * count + skip[r] + t) * dim;
+                    let expected = expected(seen, layer, kind, rounding);
+                    for head in 0..heads {
+                        let from = ((r * heads + head) * count + skip[r] + t) * dim;
                         for (found, expected) in out[from..from + dim].iter().zip(&expected[head * dim..]) {
                             let near = (f64::from(*found) - expected).abs() < 2e-4;
                             assert!(near, "layer {layer}, row {r}, position {at}: {found} but {expected}");
@@ -139,44 +107,7 @@ impl World {
 
     /// Pages have their format from the first token on.
     fn is_converted(&self, row: &Row, layer: usize) -> bool {
-        row.converted || self.kv.page.is_some() && matches!(self.layers[layer], LayerKind::Full { .. })
-    }
-
-    /// What the newest of `seen` attends to, in f64: `[Hq, D]`.
-    fn attention(&self, seen: &[u64], layer: usize, dim: usize, converted: bool) -> Vec<f64> {
-        let query = values_of(seen[seen.len() - 1], layer, 2, HEADS * dim);
-        let rounded = |what: u64| -> Vec<f32> {
-            let dense = array(&[seen], layer, what, KV_HEADS, dim);
-            match self.kv.format {
-                KvFormat::Affine(scheme) if converted => {
-                    ops::dequantize(&ops::quantize(&dense, scheme).expect("quantizes"), None)
-                        .expect("dequantizes")
-                        .to_vec()
-                        .expect("values")
-                }
-                _ => dense.to_vec().expect("values"),
-            }
-        };
-        let (keys, values) = (rounded(0), rounded(1));
-        let mut out = Vec::new();
-        for head in 0..HEADS {
-            let base = head / (HEADS / KV_HEADS) * seen.len() * dim;
-            let row = |of: &[f32], t: usize, d: usize| f64::from(of[base + t * dim + d]);
-            let scores: Vec<f64> = (0..seen.len())
-                .map(|t| {
-                    (0..dim).map(|d| f64::from(query[head * dim + d]) * row(&keys, t, d)).sum::<f64>()
-                        * f64::from(SCALE)
-                })
-                .collect();
-            let most = scores.iter().copied().fold(f64::MIN, f64::max);
-            let weights: Vec<f64> = scores.iter().map(|s| (s - most).exp()).collect();
-            let total: f64 = weights.iter().sum();
-            out.extend(
-                (0..dim)
-                    .map(|d| (0..seen.len()).map(|t| weights[t] * row(&values, t, d)).sum::<f64>() / total),
-            );
-        }
-        out
+        row.converted || self.kv.page.is_some() && !matches!(self.layers[layer], LayerKind::Sliding { .. })
     }
 
     pub(crate) fn trim(&mut self, count: usize) {
@@ -370,72 +301,37 @@ impl World {
     pub(crate) fn check_rows(&self) {
         let positions: Vec<usize> = self.rows.iter().map(|r| r.tokens.len()).collect();
         assert_eq!(self.state.row_positions(), positions);
-        for (r, row) in self.rows.iter().enumerate() {
+        for r in 0..self.rows.len() {
             let mut alone = self.state.extract(r).expect("extracts");
-            for (layer, kind) in self.layers.iter().enumerate() {
-                let (window, dim) = shape(*kind);
-                let parts = alone.layer(layer).live_parts().expect("parts");
-                let held = parts.first().map_or(0, |(_, keys)| keys.dim(2) as usize);
-                let least = if row.ended_early { window - 1 } else { window };
-                assert!(held >= row.tokens.len().min(least), "layer {layer}, row {r} holds {held}");
-                assert!(held <= row.tokens.len().min(window), "layer {layer}, row {r} holds {held}");
-                let seen = &row.tokens[row.tokens.len() - held..];
-                if seen.is_empty() {
-                    assert!(parts.is_empty());
-                    continue;
-                }
-                let expected: Vec<Array> = [0, 1]
-                    .iter()
-                    .flat_map(|&what| {
-                        let dense = array(&[seen], layer, what, KV_HEADS, dim);
-                        match self.kv.format {
-                            KvFormat::Affine(scheme) if self.is_converted(row, layer) => {
-                                quantized(&dense, scheme)
-                            }
-                            _ => vec![dense],
-                        }
-                    })
-                    .collect();
-                assert_eq!(parts.len(), expected.len(), "layer {layer}, row {r}");
-                for ((name, found), expected) in parts.iter().zip(&expected) {
-                    let same = found.to_bytes().expect("bytes") == expected.to_bytes().expect("bytes");
-                    assert!(same, "layer {layer}, row {r}: {name} differ");
-                }
+            for (layer, &kind) in self.layers.iter().enumerate() {
+                self.check_layer(&mut alone, r, layer, kind);
             }
         }
     }
-}
 
-/// A forward pass: every layer appends and attends.
-fn run(state: &mut State, layers: &[LayerKind], new: &[Vec<u64>], known: bool) -> Vec<Array> {
-    let tokens: Vec<&[u64]> = new.iter().map(Vec::as_slice).collect();
-    let count = tokens[0].len();
-    let phase = match (count, known) {
-        (_, true) => Phase::Committed,
-        (1, false) => Phase::Decode,
-        _ => Phase::Window,
-    };
-    let outs = layers.iter().enumerate().map(|(layer, kind)| {
-        let (_, dim) = shape(*kind);
-        let (keys, values) =
-            (array(&tokens, layer, 0, KV_HEADS, dim), array(&tokens, layer, 1, KV_HEADS, dim));
-        let read = state.layer(layer).append(&keys, &values, phase).expect("appends");
-        read.attend(&array(&tokens, layer, 2, HEADS, dim), SCALE).expect("attends")
-    });
-    let outs = outs.collect();
-    state.advance(count);
-    outs
-}
-
-fn quantized(dense: &Array, scheme: QuantScheme) -> Vec<Array> {
-    let q = ops::quantize(dense, scheme).expect("quantizes");
-    [q.weight, q.scales].into_iter().chain(q.biases).collect()
-}
-
-fn shape(kind: LayerKind) -> (usize, usize) {
-    match kind {
-        LayerKind::Full { head_dim, .. } => (usize::MAX, head_dim as usize),
-        LayerKind::Sliding { head_dim, window, .. } => (window as usize, head_dim as usize),
-        other => panic!("the model has no {other:?}"),
+    fn check_layer(&self, alone: &mut State, r: usize, layer: usize, kind: LayerKind) {
+        let (row, window) = (&self.rows[r], shape(kind).window);
+        let parts = alone.layer(layer).live_parts().expect("parts");
+        if let LayerKind::Recurrent { .. } = kind {
+            assert_eq!(parts.len(), if row.tokens.is_empty() { 0 } else { 2 }, "layer {layer}, row {r}");
+            return;
+        }
+        let held = parts.first().map_or(0, |(_, keys)| keys.dim(2) as usize);
+        let least = if row.ended_early { window - 1 } else { window };
+        assert!(held >= row.tokens.len().min(least), "layer {layer}, row {r} holds {held}");
+        assert!(held <= row.tokens.len().min(window), "layer {layer}, row {r} holds {held}");
+        let seen = &row.tokens[row.tokens.len() - held..];
+        if seen.is_empty() {
+            assert!(parts.is_empty());
+            return;
+        }
+        let plain = Rounding::new(KvFormat::Plain);
+        let rounding = if self.is_converted(row, layer) { &self.rounding } else { &plain };
+        let expected = rounding.parts(seen, layer, kind);
+        assert_eq!(parts.len(), expected.len(), "layer {layer}, row {r}");
+        for ((name, found), expected) in parts.iter().zip(&expected) {
+            let same = found.to_bytes().expect("bytes") == expected.to_bytes().expect("bytes");
+            assert!(same, "layer {layer}, row {r}: {name} differ");
+        }
     }
 }
