@@ -1,31 +1,18 @@
 //! Ten thousand damaged GGUF headers: each is read or refused; none panics, and none makes the reader allocate
-//! more, all allocations together, than the file is long (or a page, for a file shorter than that). Alone in its binary, because the allocator counts for the whole process.
+//! more, all allocations together, than the file is long (or a page, for a file shorter than that). Alone in its
+//! binary, because the allocator counts for the whole process.
 
+#[path = "support/random.rs"]
+mod random;
 mod support;
 
+use random::Random;
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 use std::alloc::System;
 use strata_artifacts::gguf::{ConvertOptions, Gguf, TokenizerFiles, convert, dequantize};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// SplitMix64 (Steele, Lea and Flood 2014): a seed gives the same damage on every machine.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ z >> 31
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        (self.next() % end as u64) as usize
-    }
-}
 
 /// Damages one place of the first `header` bytes, or every other time up to eight, or cuts the file there.
 fn damage(file: &mut Vec<u8>, header: usize, random: &mut Random) {

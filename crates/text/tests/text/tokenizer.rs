@@ -61,6 +61,28 @@ fn bytes_that_are_not_utf8_are_encoded_as_replacement_characters() {
     assert_eq!(tokenizer.decode(&ids, SpecialTokens::Skip), "h\u{fffd}\u{fffd}i");
 }
 
+/// What `bytes.decode("utf-8", "replace")` gives in Python, which is what a Hugging Face tokenizer is then given.
+#[test]
+fn invalid_bytes_are_replaced_as_python_replaces_them() {
+    let tokenizer = byte_level();
+    let cases: [(&[u8], &str); 8] = [
+        (b"h\xffi", "h\u{fffd}i"),
+        // A character cut short is one replacement, and so is each byte that begins none.
+        (b"a\xf0\x9f\x98 b", "a\u{fffd} b"),
+        (b"\xe2\x82", "\u{fffd}"),
+        (b"\xf0\x9fz", "\u{fffd}z"),
+        // Overlong forms, surrogates and numbers beyond the last character have no valid beginning.
+        (b"\xc0\xaf", "\u{fffd}\u{fffd}"),
+        (b"\xed\xa0\x80x", "\u{fffd}\u{fffd}\u{fffd}x"),
+        (b"\xf4\x90\x80\x80", "\u{fffd}\u{fffd}\u{fffd}\u{fffd}"),
+        (b"ok \xe2\x82\xac", "ok \u{20ac}"),
+    ];
+    for (bytes, text) in cases {
+        let expected = tokenizer.encode(text, false).unwrap();
+        assert_eq!(tokenizer.encode_bytes(bytes, false).unwrap(), expected, "{bytes:?}");
+    }
+}
+
 #[test]
 fn missing_and_broken_files_have_their_own_errors() {
     let empty = folder(&[]);
