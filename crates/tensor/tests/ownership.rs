@@ -91,3 +91,19 @@ fn b45_a_changing_position_neither_retraces_nor_grows() {
     }
     assert_eq!(step.traces(), 1);
 }
+
+#[test]
+fn b45_five_hundred_shapes_are_one_trace_without_shapes_and_one_each_with_them() {
+    let gate = |i: &[Array]| Ok(vec![i[0].multiply(&i[0].sigmoid()?)?.multiply(&i[1])?]);
+    for (shapeless, traces) in [(true, 1), (false, 500)] {
+        let gate = compile(gate, shapeless).unwrap();
+        for pass in 0..2 {
+            for length in 1..=500 {
+                let x = ops::full([length, 3], &Array::from_f32(0.0), Dtype::Float32).unwrap();
+                let y = gate.call(&[&x, &x]).unwrap().remove(0);
+                assert_eq!(y.shape(), [length, 3], "pass {pass}");
+            }
+        }
+        assert_eq!(gate.traces(), traces, "a shape that was traced is not traced again");
+    }
+}

@@ -77,3 +77,21 @@ impl Gate {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use strata_tensor::{Dtype, ops};
+
+    #[test]
+    fn b45_five_hundred_lengths_are_traced_once() {
+        for gate in [Gate::swiglu(), Gate::gelu(), Gate::tanh_gelu()].map(Result::unwrap) {
+            for length in 1..=500 {
+                let x = ops::ones([1, length, 3], Dtype::Float32).unwrap();
+                assert_eq!(gate.forward(&x, &x).unwrap().shape(), [1, length, 3]);
+            }
+            let (Form::Fused(function) | Form::Activation(function)) = &gate.form;
+            assert_eq!(function.traces(), 1);
+        }
+    }
+}

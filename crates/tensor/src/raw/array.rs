@@ -17,6 +17,11 @@ use strata_sys as sys;
 /// Cloning copies the reference, never the data. An operation only records what to compute; [`Array::eval`], reading
 /// the data, or [`crate::eval`] computes it. Arrays stay on the thread that made them: they are neither `Send` nor
 /// `Sync`.
+///
+/// ```compile_fail,E0277
+/// let x = strata_tensor::Array::from_f32(1.0);
+/// std::thread::spawn(move || drop(x));
+/// ```
 pub struct Array {
     handle: sys::mlx_array,
 }

@@ -21,7 +21,7 @@ fn options(fixture: &Value, case: &Value) -> RenderOptions {
 }
 
 #[test]
-fn every_template_and_conversation_has_transformers_bytes() {
+fn b20_every_template_and_conversation_has_transformers_bytes() {
     let fixture = fixture();
     let mut wrong = Vec::new();
     for case in fixture["cases"].as_array().unwrap() {
