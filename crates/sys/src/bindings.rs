@@ -3545,8 +3545,9 @@ unsafe extern "C" {
     ) -> ::std::ffi::c_int;
     pub fn mlx_version(str_: *mut mlx_string) -> ::std::ffi::c_int;
     pub fn strata_host_apply(
-        res: *mut mlx_vector_array,
-        inputs: mlx_vector_array,
+        outputs: *mut mlx_array,
+        inputs: *const mlx_array,
+        n_inputs: usize,
         vtable: *const strata_host_vtable,
         kernel: *mut ::std::ffi::c_void,
         donations: *const ::std::ffi::c_int,

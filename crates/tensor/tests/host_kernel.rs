@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 use strata_tensor::compile::compile;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut, apply};
-use strata_tensor::{Array, memory, ops};
+use strata_tensor::{Array, eval, memory, ops};
 
 /// `out[i, j] = factor * x[i, j]`, reading through strides.
 #[derive(PartialEq)]
@@ -57,6 +57,26 @@ impl HostKernel for PokeSeven {
     }
 }
 
+/// The same for two at once.
+#[derive(PartialEq)]
+struct PokeBoth;
+
+impl HostKernel for PokeBoth {
+    const NAME: &'static std::ffi::CStr = c"poke_both";
+    const OUTPUTS: &'static [Output] = &[Output::TakesOver(0), Output::TakesOver(1)];
+
+    fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
+        Ok(inputs.iter().cloned().collect())
+    }
+
+    fn run(&self, _: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        outputs.iter_mut().try_for_each(|out| {
+            out.slice_mut::<f32>()?[0] = 7.0;
+            Ok(())
+        })
+    }
+}
+
 fn matrix() -> Array {
     Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]).unwrap()
 }
@@ -99,6 +119,35 @@ fn a_takeover_is_in_place_when_nobody_else_needs_the_input() {
     }
     assert_eq!(x.slice_axis(0, 0, 1).unwrap().item::<f32>().unwrap(), 7.0);
     assert!(memory::peak_memory().unwrap() < before + n as usize * 4, "the buffer was copied");
+}
+
+#[test]
+fn takeovers_of_several_outputs_are_in_place_too() {
+    let n = 1 << 22;
+    let zeros = || ops::zeros([n], strata_tensor::Dtype::Float32).unwrap();
+    let mut both = vec![zeros(), zeros()];
+    eval(&both).unwrap();
+    memory::reset_peak_memory().unwrap();
+    let before = memory::active_memory().unwrap();
+    for _ in 0..3 {
+        both = apply(PokeBoth, &[&both[0], &both[1]]).unwrap();
+        eval(&both).unwrap();
+    }
+    let first = |x: &Array| x.slice_axis(0, 0, 1).unwrap().item::<f32>().unwrap();
+    assert_eq!([first(&both[0]), first(&both[1])], [7.0, 7.0]);
+    assert!(memory::peak_memory().unwrap() < before + n as usize * 4, "a buffer was copied");
+}
+
+#[test]
+fn an_output_is_reached_through_any_of_its_siblings() {
+    for which in [0, 1] {
+        let inputs = [matrix().add_number(1.0).unwrap(), matrix().add_number(2.0).unwrap()];
+        let both = apply(PokeBoth, &[&inputs[0], &inputs[1]]).unwrap();
+        let sum = both[which].add(&inputs[which]).unwrap().to_vec::<f32>().unwrap();
+        let expected: Vec<f32> = (1..7).map(|x| 2.0 * (x as f32 + which as f32 + 1.0)).collect();
+        assert_eq!(sum[1..], expected[1..]);
+        assert_eq!(sum[0], 7.0 + 2.0 + which as f32);
+    }
 }
 
 #[test]

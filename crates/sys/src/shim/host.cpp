@@ -2,6 +2,7 @@
 // task of its own that owns their buffers after each primitive (mlx/backend/cpu/eval.cpp, 0.32.2).
 #include "host.h"
 
+#include <algorithm>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -9,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "mlx/backend/cpu/encoder.h"
 #include "mlx/c/error.h"
 #include "mlx/c/private/array.h"
 #include "mlx/c/private/enums.h"
@@ -18,6 +18,7 @@
 #include "mlx/c/private/vector.h"
 #include "mlx/mlx.h"
 #include "mlx/primitives.h"
+#include "mlx/scheduler.h"
 
 namespace {
 
@@ -54,28 +55,47 @@ struct Call {
   std::vector<strata_view> outputs;
 };
 
+// A kernel's inputs. Those whose values were there when the node was made, weights above all, are constants of the node
+// and no edges of the graph: an evaluation does not visit them again at every step.
+struct Inputs {
+  // One for each input, in order; those of constants are complete.
+  std::vector<strata_view> views;
+  std::vector<bool> is_constant;
+  std::vector<array> constants;
+};
+
 class HostKernel : public mlx::core::Primitive {
  public:
   HostKernel(
       mlx::core::Stream stream,
       const strata_host_vtable* vtable,
       std::shared_ptr<void> kernel,
-      std::vector<int> donations)
-      : Primitive(stream), vtable_(vtable), kernel_(std::move(kernel)), donations_(std::move(donations)) {}
+      std::vector<int> donations,
+      std::shared_ptr<const Inputs> inputs)
+      : Primitive(stream),
+        vtable_(vtable),
+        kernel_(std::move(kernel)),
+        donations_(std::move(donations)),
+        inputs_(std::move(inputs)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    auto call = std::make_shared<Call>();
-    call->inputs.reserve(inputs.size());
-    for (const auto& in : inputs) {
-      call->inputs.push_back(view(in));
+    // Every output holds the inputs, which would then never be free to be taken over. The outputs have been reached, so
+    // one list of inputs, the one at hand, is enough.
+    for (auto& out : outputs) {
+      if (!out.is_tracer() && &out.inputs() != &inputs) {
+        out.inputs().clear();
+      }
     }
+    auto call = std::make_shared<Call>();
+    call->inputs = views(inputs, view);
     call->outputs.reserve(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
-      allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[donations_[i]]);
+      allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[edge(donations_[i])]);
       call->outputs.push_back(view(outputs[i]));
     }
-    auto& encoder = mlx::core::cpu::get_command_encoder(stream());
-    encoder.dispatch([vtable = vtable_, kernel = kernel_, call = std::move(call)]() {
+    // Past the encoder, which counts tasks to hold the evaluating thread back: MLX queues one of its own after each
+    // primitive, and counting that is enough. The task keeps the constants: the node may be gone before it runs.
+    mlx::core::scheduler::enqueue(stream(), [vtable = vtable_, kernel = kernel_, constants = inputs_, call = std::move(call)]() {
       char error[kErrorCapacity] = "";
       if (vtable->run(
               kernel.get(), call->inputs.data(), call->inputs.size(), call->outputs.data(), error, kErrorCapacity)) {
@@ -94,7 +114,8 @@ class HostKernel : public mlx::core::Primitive {
 
   bool is_equivalent(const Primitive& other) const override {
     const auto& o = static_cast<const HostKernel&>(other);
-    return vtable_ == o.vtable_ && donations_ == o.donations_ && vtable_->equivalent(kernel_.get(), o.kernel_.get());
+    return vtable_ == o.vtable_ && donations_ == o.donations_ && same_constants(*o.inputs_) &&
+        vtable_->equivalent(kernel_.get(), o.kernel_.get());
   }
 
   std::vector<Shape> output_shapes(const std::vector<array>& inputs) override {
@@ -102,11 +123,7 @@ class HostKernel : public mlx::core::Primitive {
   }
 
   std::pair<std::vector<Shape>, std::vector<Dtype>> infer(const std::vector<array>& inputs) const {
-    std::vector<strata_view> in;
-    in.reserve(inputs.size());
-    for (const auto& a : inputs) {
-      in.push_back(describe(a));
-    }
+    auto in = views(inputs, describe);
     std::vector<strata_view> out(vtable_->n_outputs);
     char error[kErrorCapacity] = "";
     if (vtable_->infer(kernel_.get(), in.data(), in.size(), out.data(), error, kErrorCapacity)) {
@@ -120,11 +137,33 @@ class HostKernel : public mlx::core::Primitive {
     return result;
   }
 
-  const std::vector<int>& donations() const {
-    return donations_;
+ private:
+  // Views of all of the kernel's inputs, given those that are edges.
+  template <class View>
+  std::vector<strata_view> views(const std::vector<array>& edges, View&& view_of) const {
+    auto all = inputs_->views;
+    size_t next = 0;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (!inputs_->is_constant[i]) {
+        all[i] = view_of(edges[next++]);
+      }
+    }
+    return all;
   }
 
- private:
+  // Place among the edges of an input that is one.
+  size_t edge(int input) const {
+    return std::count(inputs_->is_constant.begin(), inputs_->is_constant.begin() + input, false);
+  }
+
+  bool same_constants(const Inputs& other) const {
+    const auto& own = *inputs_;
+    return own.is_constant == other.is_constant &&
+        std::equal(
+               own.constants.begin(), own.constants.end(), other.constants.begin(), other.constants.end(),
+               [](const array& a, const array& b) { return a.id() == b.id(); });
+  }
+
   static void allocate(array& out, const array* donor) {
     if (donor != nullptr && donor->is_donatable() && donor->flags().row_contiguous && donor->dtype() == out.dtype() &&
         donor->size() == out.size() && donor->data_size() == out.size()) {
@@ -137,13 +176,15 @@ class HostKernel : public mlx::core::Primitive {
   const strata_host_vtable* vtable_;
   std::shared_ptr<void> kernel_;
   std::vector<int> donations_;
+  std::shared_ptr<const Inputs> inputs_;
 };
 
 } // namespace
 
 extern "C" int strata_host_apply(
-    mlx_vector_array* res,
-    const mlx_vector_array inputs,
+    mlx_array* outputs,
+    const mlx_array* inputs,
+    size_t n_inputs,
     const strata_host_vtable* vtable,
     void* kernel,
     const int* donations,
@@ -154,16 +195,30 @@ extern "C" int strata_host_apply(
     if (s.device != mlx::core::Device::cpu) {
       throw std::invalid_argument(std::string("[") + vtable->name + "] host kernels run on CPU streams only");
     }
-    const auto& in = mlx_vector_array_get_(inputs);
-    auto primitive = std::make_shared<HostKernel>(
-        s, vtable, std::move(owned), std::vector<int>(donations, donations + vtable->n_outputs));
-    for (int d : primitive->donations()) {
-      if (d >= static_cast<int>(in.size())) {
+    std::vector<int> donated(donations, donations + vtable->n_outputs);
+    for (int d : donated) {
+      if (d >= static_cast<int>(n_inputs)) {
         throw std::invalid_argument(std::string("[") + vtable->name + "] donated input does not exist");
       }
     }
-    auto [shapes, dtypes] = primitive->infer(in);
-    mlx_vector_array_set_(*res, array::make_arrays(std::move(shapes), dtypes, primitive, in));
+    auto sorted = std::make_shared<Inputs>();
+    sorted->views.reserve(n_inputs);
+    sorted->constants.reserve(n_inputs);
+    std::vector<array> edges;
+    for (size_t i = 0; i < n_inputs; ++i) {
+      const auto& a = mlx_array_get_(inputs[i]);
+      bool donates = std::find(donated.begin(), donated.end(), static_cast<int>(i)) != donated.end();
+      bool constant = !donates && !a.is_tracer() && a.is_available();
+      sorted->is_constant.push_back(constant);
+      sorted->views.push_back(constant ? view(a) : strata_view{});
+      (constant ? sorted->constants : edges).push_back(a);
+    }
+    auto primitive = std::make_shared<HostKernel>(s, vtable, std::move(owned), std::move(donated), std::move(sorted));
+    auto [shapes, dtypes] = primitive->infer(edges);
+    auto made = array::make_arrays(std::move(shapes), dtypes, primitive, std::move(edges));
+    for (size_t i = 0; i < made.size(); ++i) {
+      mlx_array_set_(outputs[i], std::move(made[i]));
+    }
   } catch (std::exception& e) {
     mlx_error(e.what());
     return 1;

@@ -49,12 +49,14 @@ typedef struct strata_host_vtable_ {
   void (*drop)(void* kernel);
 } strata_host_vtable;
 
-// Adds the kernel to the graph. Takes ownership of `kernel` in every case. `donations[i]` is the input whose buffer
-// output i takes over when nobody else needs it (same dtype and size, row-contiguous), or -1; the kernel recognises a
-// takeover by equal data pointers. `stream` must be a CPU stream. Returns 0, or 1 after calling mlx-c's error handler.
+// Adds the kernel to the graph and fills `outputs`, as many handles as the vtable says. Takes ownership of `kernel` in
+// every case. `donations[i]` is the input whose buffer output i takes over when nobody else needs it (same dtype and size,
+// row-contiguous), or -1; the kernel recognises a takeover by equal data pointers. `stream` must be a CPU stream. Returns
+// 0, or 1 after calling mlx-c's error handler.
 int strata_host_apply(
-    mlx_vector_array* res,
-    const mlx_vector_array inputs,
+    mlx_array* outputs,
+    const mlx_array* inputs,
+    size_t n_inputs,
     const strata_host_vtable* vtable,
     void* kernel,
     const int* donations,

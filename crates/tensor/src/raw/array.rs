@@ -96,13 +96,24 @@ impl Array {
         error_slot::install();
         let mut out = Self::empty();
         status(op, call(&raw mut out.handle))?;
-        let (bytes, most) = (out.nbytes(), most_bytes());
-        if bytes > most {
-            let message =
-                format!("shape {} of {} takes {bytes} bytes, but there are {most}", out.shape(), out.dtype());
-            return Err(Error::mlx(op, message, Location::caller()));
+        out.of_possible_size(op)
+    }
+
+    /// Takes over a handle that a call has filled.
+    #[track_caller]
+    pub(super) fn owning(op: &'static str, handle: sys::mlx_array) -> Result<Self> {
+        Self { handle }.of_possible_size(op)
+    }
+
+    #[track_caller]
+    fn of_possible_size(self, op: &'static str) -> Result<Self> {
+        let (bytes, most) = (self.nbytes(), most_bytes());
+        if bytes <= most {
+            return Ok(self);
         }
-        Ok(out)
+        let (shape, dtype) = (self.shape(), self.dtype());
+        let message = format!("shape {shape} of {dtype} takes {bytes} bytes, but there are {most}");
+        Err(Error::mlx(op, message, Location::caller()))
     }
 
     fn empty() -> Self {

@@ -3,6 +3,7 @@
 use super::array::Array;
 use super::error_slot::status;
 use crate::error::Result;
+use smallvec::SmallVec;
 use std::ffi::{CStr, CString};
 
 /// Declares a wrapper that owns one mlx-c handle.
@@ -45,12 +46,10 @@ owned_handle!(
 
 impl VectorArray {
     pub(crate) fn from_arrays<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> Self {
-        let vector = Self::empty();
-        for array in arrays {
-            // SAFETY: (2) appends a copy of the array's reference.
-            unsafe { strata_sys::mlx_vector_array_append_value(vector.0, array.raw()) };
-        }
-        vector
+        crate::raw::error_slot::install();
+        let raw: SmallVec<[_; 16]> = arrays.into_iter().map(Array::raw).collect();
+        // SAFETY: (2) makes a vector of copies of the arrays' references.
+        Self(unsafe { strata_sys::mlx_vector_array_new_data(raw.as_ptr(), raw.len()) })
     }
 
     pub(crate) fn to_arrays(&self) -> Result<Vec<Array>> {

@@ -3,7 +3,6 @@
 use super::array::{Array, dtype_from_c, dtype_to_c};
 use super::closure::panic_message;
 use super::error_slot::{self, status};
-use super::handle::VectorArray;
 use super::stream::Stream;
 use crate::error::{Error, Result};
 use crate::host::{HostKernel, Meta, Output, View, ViewMut};
@@ -19,7 +18,7 @@ const MAX_NDIM: usize = sys::STRATA_MAX_NDIM as usize;
 pub(crate) fn apply<K: HostKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
     error_slot::install();
     let stream = Stream::current_cpu()?;
-    let inputs = VectorArray::from_arrays(inputs.iter().copied());
+    let inputs: SmallVec<[_; 16]> = inputs.iter().map(|input| input.raw()).collect();
     let donations: SmallVec<[c_int; 4]> = K::OUTPUTS
         .iter()
         .map(|o| match o {
@@ -28,19 +27,25 @@ pub(crate) fn apply<K: HostKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<A
         })
         .collect();
     let kernel = Box::into_raw(Box::new(kernel)).cast::<c_void>();
-    let mut out = VectorArray::empty();
-    // SAFETY: (2), (3), (5); the shim owns `kernel` from here on and drops it once; the vtable is a static.
-    status(K::NAME.to_str().unwrap_or("host kernel"), unsafe {
+    let name = K::NAME.to_str().unwrap_or("host kernel");
+    let mut outputs: SmallVec<[_; 4]> =
+        SmallVec::from_elem(sys::mlx_array { ctx: std::ptr::null_mut() }, K::OUTPUTS.len());
+    // SAFETY: (2), (3), (5); the shim owns `kernel` from here on and drops it once; the vtable is a static; there are as
+    // many outputs as it says.
+    status(name, unsafe {
         sys::strata_host_apply(
-            &raw mut out.0,
-            inputs.0,
+            outputs.as_mut_ptr(),
+            inputs.as_ptr(),
+            inputs.len(),
             const { &Vtable::<K>::VTABLE },
             kernel,
             donations.as_ptr(),
             stream.raw(),
         )
     })?;
-    out.to_arrays()
+    // All handles get an owner before one of them is refused.
+    let outputs: SmallVec<[_; 4]> = outputs.into_iter().map(|handle| Array::owning(name, handle)).collect();
+    outputs.into_iter().collect()
 }
 
 struct Vtable<K>(std::marker::PhantomData<K>);
