@@ -64,7 +64,8 @@ impl<'a> TokenStream<'a> {
     ) -> Result<Self> {
         let started = Instant::now();
         check_prompt(graph.declaration(), prompt, state.position())?;
-        let mut sampler = Sampler::new(&options.sampling, prompt, graph.declaration().vocab_size)?;
+        let mut sampler = Sampler::new(&options.sampling, prompt, graph.declaration().vocab_size)?
+            .with_host_kernels(state.host_kernels());
         memory::reset_peak_memory()?;
         let (rest, last) = prompt.split_at(prompt.len() - 1);
         prefill(graph, state, rest, options.prefill_step)?;

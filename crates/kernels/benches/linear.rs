@@ -21,6 +21,7 @@ const VOCABULARY: usize = 49152;
 struct Weights {
     packed: Vec<u32>,
     scales: Vec<f16>,
+    biases: Vec<f16>,
     scheme: QuantScheme,
     rows: usize,
     columns: usize,
@@ -31,14 +32,17 @@ impl Weights {
         let scheme = QuantScheme::affine(bits, group).unwrap();
         let words = rows * scheme.packed_columns(columns).unwrap();
         let packed = (0..words as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
-        let scales = vec![f16::from_f32(0.01); rows * columns / group as usize];
-        Self { packed, scales, scheme, rows, columns }
+        // Mean 0, so that a chain of layers stays finite: rows with infinities take another path.
+        let (scale, groups) = (0.1 / (1 << bits) as f32, rows * columns / group as usize);
+        let scales = vec![f16::from_f32(scale); groups];
+        let biases = vec![f16::from_f32(-scale * ((1 << bits) - 1) as f32 / 2.0); groups];
+        Self { packed, scales, biases, scheme, rows, columns }
     }
 
     fn linear(&self) -> Linear<'_> {
-        let factors = Floats::F16(&self.scales);
+        let (scales, biases) = (Floats::F16(&self.scales), Floats::F16(&self.biases));
         let matrix =
-            Quantized::new(&self.packed, factors, factors, self.scheme, self.rows, self.columns).unwrap();
+            Quantized::new(&self.packed, scales, biases, self.scheme, self.rows, self.columns).unwrap();
         Linear { matrix: Matrix::Quantized(matrix), bias: None }
     }
 

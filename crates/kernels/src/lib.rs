@@ -17,6 +17,7 @@
     reason = "a SIMD body must be compiled inside the function that enables its instructions"
 )]
 
+pub mod append;
 pub mod attention;
 pub mod causal_conv;
 mod error;

@@ -2,6 +2,7 @@
 //! on views (transposed, sliced) as models pass them.
 
 use strata_contracts::QuantScheme;
+use strata_kernels::append;
 use strata_kernels::attention::{self, Span};
 use strata_kernels::gated_activation::{self, Activation};
 use strata_kernels::host::heads::Layout;
@@ -18,6 +19,10 @@ const FLOATS: [(Dtype, f32); 3] = [(Dtype::Float32, 4e-6), (Dtype::Float16, 6e-3
 fn normal(shape: &[i32], seed: u64, dtype: Dtype) -> Array {
     let key = random::Key::new(seed).unwrap();
     random::normal(0.0, 1.0, shape, Dtype::Float32, &key).unwrap().astype(dtype).unwrap()
+}
+
+fn bytes(x: &Array) -> Vec<u8> {
+    x.to_bytes().unwrap()
 }
 
 #[track_caller]
@@ -62,6 +67,7 @@ fn rotations_equal_their_references() {
         // As a projection gives it: [B, L, H * D].
         let (b, l, d) = (2, 5, 24);
         let (q, k) = (normal(&[b, l, 4 * d], 1, dtype), normal(&[b, l, 2 * d], 2, dtype));
+        let v = normal(&[b, l, 2 * d], 5, dtype);
         let (wq, wk) = (normal(&[d], 3, dtype), normal(&[d], 4, dtype));
         let norms = Norms { q: &wq, k: &wk, eps: 1e-6 };
         let offsets = Array::from_slice(&[7_i32, 300], [2]).unwrap();
@@ -75,12 +81,13 @@ fn rotations_equal_their_references() {
             let host = Rope::new(&rope).unwrap();
             for offset in [Offset::At(0), Offset::At(70), Offset::Array(&offsets)] {
                 for norms in [None, Some(norms)] {
-                    let got = qk_norm_rope::qk_norm_rope(&q, &k, d, norms, &host, offset).unwrap();
+                    let got = qk_norm_rope::qk_norm_rope(&q, &k, &v, d, norms, &host, offset).unwrap();
                     let expected =
-                        qk_norm_rope::reference::qk_norm_rope(&q, &k, d, norms, &rope, offset).unwrap();
+                        qk_norm_rope::reference::qk_norm_rope(&q, &k, &v, d, norms, &rope, offset).unwrap();
                     // Angles of some hundred radians differ by the last place of the frequencies.
-                    close(&got.0, &expected.0, 8.0 * bound);
-                    close(&got.1, &expected.1, 8.0 * bound);
+                    close(&got[0], &expected[0], 8.0 * bound);
+                    close(&got[1], &expected[1], 8.0 * bound);
+                    close(&got[2], &expected[2], 0.0);
                 }
                 let x = q.unflatten(-1, [4, d]).unwrap().transpose(&[0, 2, 1, 3]).unwrap();
                 let got = rope::rope(&x, &host, offset).unwrap();
@@ -109,8 +116,9 @@ fn attention_equals_its_reference() {
         for (l, s) in [(1, 33), (4, 21), (40, 57)] {
             let (b, hq, hkv, d) = (2, 6, 2, 32);
             let q = normal(&[b, l, hq, d], 1, dtype).transpose(&[0, 2, 1, 3]).unwrap();
-            // Slices of longer buffers, as a cache hands out.
-            let room = |seed| normal(&[b, hkv, 64, d], seed, dtype).slice_axis(2, 0, s).unwrap();
+            // Slices of longer buffers, or the buffers and what of them is there.
+            let room = |seed| normal(&[b, hkv, 64, d], seed, dtype);
+            let slice = |x: &Array| x.slice_axis(2, 0, s).unwrap();
             let (k, v) = (room(2), room(3));
             let boolean = normal(&[b, 1, l, s], 4, Dtype::Float32).greater(&Array::from_f32(-0.5)).unwrap();
             let additive = normal(&[l, s], 5, dtype);
@@ -123,11 +131,15 @@ fn attention_equals_its_reference() {
                     (None, Some(2.0), Some(&sinks)),
                     (Some(&boolean), Some(2.0), None),
                 ] {
-                    let options = attention::Options { scale: 0.2, span, mask, softcap, sinks };
+                    let options = attention::Options { scale: 0.2, span, keys: None, mask, softcap, sinks };
+                    let buffers = attention::Options { keys: Some(s as usize), ..options };
                     for layout in [Layout::HeadsFirst, Layout::PositionsFirst] {
-                        let got = attention::attention(&q, &k, &v, &options, layout).unwrap();
-                        let expected = attention::reference::attention(&q, &k, &v, &options, layout).unwrap();
+                        let (k_slice, v_slice) = (slice(&k), slice(&v));
+                        let got = attention::attention(&q, &k_slice, &v_slice, &options, layout).unwrap();
+                        let expected = attention::reference::attention(&q, &k, &v, &buffers, layout).unwrap();
                         close(&got, &expected, 2.0 * bound);
+                        let again = attention::attention(&q, &k, &v, &buffers, layout).unwrap();
+                        close(&again, &got, 0.0);
                     }
                 }
             }
@@ -138,6 +150,35 @@ fn attention_equals_its_reference() {
     let options = attention::Options::new(1.0, Span::All);
     let error = attention::attention(&x, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
     assert!(error.to_string().contains("a divisor of 3"), "{error}");
+    let options = attention::Options { keys: Some(5), ..options };
+    let error = attention::attention(&k, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
+    assert!(error.to_string().contains("reads 5 keys but k has 4"), "{error}");
+}
+
+#[test]
+fn appending_equals_its_reference_and_leaves_what_others_hold() {
+    let (b, h, t, l) = (2, 3, 11, 4);
+    for dtype in [Dtype::Float32, Dtype::Float16, Dtype::Uint32] {
+        let array = |shape: &[i32], seed| {
+            normal(shape, seed, Dtype::Float32).multiply_number(1000.0).unwrap().astype(dtype).unwrap()
+        };
+        for widths in [vec![5, 8], vec![3, 1, 2, 7, 1, 4]] {
+            let buffers: Vec<Array> = widths.iter().map(|&w| array(&[b, h, t, w], 1 + w as u64)).collect();
+            // As a projection leaves them: positions before heads.
+            let new = |&w: &i32| array(&[b, l, h, w], 9 + w as u64).transpose(&[0, 2, 1, 3]).unwrap();
+            let new: Vec<Array> = widths.iter().map(new).collect();
+            let before: Vec<Vec<u8>> = buffers.iter().map(bytes).collect();
+            for start in [0, 3, 7] {
+                let got = append::append(&buffers, &new, start).unwrap();
+                let expected = append::reference::append(&buffers, &new, start).unwrap();
+                let equal = got.iter().zip(&expected).all(|(got, expected)| bytes(got) == bytes(expected));
+                assert!(equal, "{dtype} from {start}");
+            }
+            assert_eq!(buffers.iter().map(bytes).collect::<Vec<_>>(), before);
+            let error = append::append(&buffers, &new, 8).unwrap_err();
+            assert!(error.to_string().contains("4 positions from 8 on do not fit a buffer of 11"), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub(crate) struct Source<'a> {
 }
 
 /// A matrix as stored.
+#[derive(Clone)]
 pub(crate) enum Matrix {
     /// `[N, K]`.
     Dense(Array),

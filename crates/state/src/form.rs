@@ -9,6 +9,7 @@ use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
 use strata_contracts::KernelSet;
+use strata_kernels::append;
 use strata_tensor::{Array, Device};
 
 /// The form of one layer.
@@ -68,13 +69,21 @@ impl Form {
         Ok(if in_place {
             AttentionRead::of_pages(pages, seen, self)
         } else {
-            self.read(pages.gathered()?, seen)
+            let gathered = pages.gathered()?;
+            let length = gathered.len();
+            self.read(gathered, length, seen)
         })
     }
 
-    /// A read of stored positions.
-    pub(crate) fn read(&self, stored: Planes, seen: Seen) -> AttentionRead {
-        AttentionRead::new(stored, seen, self)
+    /// `buffers` with `new` at positions `start ..`; in place when nobody else holds them.
+    pub(crate) fn write(&self, buffers: &Planes, start: usize, new: &Planes) -> Result<Planes> {
+        let write = if self.host_kernels { append::append } else { append::reference::append };
+        Ok(Planes::new(write(buffers.arrays(), new.arrays(), start)?))
+    }
+
+    /// A read of the first `length` stored positions.
+    pub(crate) fn read(&self, stored: Planes, length: usize, seen: Seen) -> AttentionRead {
+        AttentionRead::new(stored, length, seen, self)
     }
 
     /// True when a sequence of `length` positions must change its format before it goes on.

@@ -164,9 +164,16 @@ impl Format {
                 quantized_attention(queries, &keys, &values, options, layout)?
             }
             (Self::Turbo { .. }, _) => {
-                let [keys, values] = self.rotated(planes, dtype)?;
+                let stored = planes.slice(0, options.keys.unwrap_or(planes.len()))?;
+                let [keys, values] = self.rotated(&stored, dtype)?;
                 let queries = turbo::rotate(queries)?;
-                turbo::rotate_back(&attention::attention(&queries, &keys, &values, options, layout)?)?
+                let options = attention::Options { keys: None, ..*options };
+                let out = attention::attention(&queries, &keys, &values, &options, Layout::HeadsFirst)?;
+                let out = turbo::rotate_back(&out)?;
+                match layout {
+                    Layout::HeadsFirst => out,
+                    Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3)?,
+                }
             }
             _ => return Ok(None),
         }))

@@ -311,7 +311,7 @@ impl Cache for PagedCache {
         let seen = self.seen(length, &first, &end);
         let Some(pages) = self.pool.read(&self.tables, self.offsets(&first, &end)) else {
             // Nothing real has been read yet: padding may look at itself.
-            return Ok(self.form.read(new.slice(0, 1)?, seen));
+            return Ok(self.form.read(new.slice(0, 1)?, 1, seen));
         };
         self.form.read_pages(pages, seen)
     }

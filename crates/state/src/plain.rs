@@ -44,8 +44,8 @@ impl Cache for PlainCache {
         let new = self.form.planes(keys, values, self.row_count())?;
         let end = self.length + new.len();
         let seen = self.seen(new.len());
-        let stored = self.with_room(&new)?.write(self.length, &new)?;
-        let read = self.form.read(stored.slice(0, end)?, seen);
+        let stored = self.form.write(&self.with_room(&new)?, self.length, &new)?;
+        let read = self.form.read(stored.clone(), end, seen);
         (self.stored, self.length) = (Some(stored), end);
         self.rows.iter_mut().for_each(|rows| rows.advance(new.len()));
         Ok(read)

@@ -44,14 +44,6 @@ impl Planes {
         self.map(|a| a.slice_axis(TIME, start as i32, stop as i32))
     }
 
-    /// These planes with `new` at positions `start..start + new.len()`; in place when nobody else holds them.
-    pub(crate) fn write(&self, start: usize, new: &Self) -> Result<Self> {
-        let stop = (start + new.len()) as i32;
-        let written = self.0.iter().zip(&new.0);
-        let written = written.map(|(old, new)| old.slice_update_axis(new, TIME, start as i32, stop));
-        Ok(Self(written.collect::<strata_tensor::Result<_>>()?))
-    }
-
     /// Zeros for `positions` positions of as many rows.
     pub(crate) fn room(&self, positions: usize) -> Result<Self> {
         self.blank(self.rows(), positions)

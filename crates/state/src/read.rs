@@ -6,7 +6,6 @@ use crate::format::{Format, lowest};
 use crate::mask::{Masks, Seen, Span};
 use crate::paged::PagedRead;
 use crate::planes::Planes;
-use std::borrow::Cow;
 use strata_kernels::host::heads::Layout;
 use strata_kernels::{attention, paged_attention};
 use strata_tensor::fast::{self, Mask};
@@ -38,15 +37,15 @@ struct SpanRead {
 
 #[derive(Debug, Clone)]
 enum Stored {
-    /// Every row's positions in order.
-    Planes(Planes),
+    /// Every row's positions in order, with room behind the first so many.
+    Planes(Planes, usize),
     /// Pages, for a kernel that reads them; gathered for what it does not do.
     Pages(PagedRead),
 }
 
 impl AttentionRead {
-    pub(crate) fn new(stored: Planes, seen: Seen, form: &Form) -> Self {
-        Self::of_stored(Stored::Planes(stored), seen, form)
+    pub(crate) fn new(buffers: Planes, length: usize, seen: Seen, form: &Form) -> Self {
+        Self::of_stored(Stored::Planes(buffers, length), seen, form)
     }
 
     pub(crate) fn of_pages(pages: PagedRead, seen: Seen, form: &Form) -> Self {
@@ -85,16 +84,13 @@ impl AttentionRead {
     /// # Errors
     /// What MLX reports of shapes that do not fit.
     pub fn attend_joined(&self, queries: &Array, scale: f32) -> Result<Array> {
+        if let Reads::Span(read) = &self.0
+            && let Some(joined) = read.host(queries, scale, None, Layout::PositionsFirst)?
+        {
+            return Ok(joined);
+        }
         let (b, l) = (queries.dim(0), queries.dim(2));
-        let positions_first = match &self.0 {
-            Reads::Span(read) => read.host(queries, scale, None, Layout::PositionsFirst)?,
-            Reads::Steps(_) | Reads::Groups { .. } => None,
-        };
-        let out = match positions_first {
-            Some(out) => out,
-            None => self.attend(queries, scale)?.transpose(&[0, 2, 1, 3])?, // [B, L, Hq, Dv]
-        };
-        Ok(out.reshape([b, l, -1])?)
+        Ok(self.attend(queries, scale)?.transpose(&[0, 2, 1, 3])?.reshape([b, l, -1])?)
     }
 
     /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118).
@@ -169,8 +165,8 @@ impl SpanRead {
         if !self.host_kernels {
             return Ok(None);
         }
-        let stored = match &self.stored {
-            Stored::Planes(planes) => planes,
+        let (buffers, length) = match &self.stored {
+            Stored::Planes(buffers, length) => (buffers, *length),
             Stored::Pages(pages) => {
                 let options = paged_attention::Options { scale, softcap: cap };
                 return self.format.on_host_pages(pages, queries, options, layout);
@@ -186,9 +182,13 @@ impl SpanRead {
                 _ => (attention::Span::All, Some(self.masks.array(span)?)),
             },
         };
-        let options =
-            attention::Options { mask: mask.as_ref(), softcap: cap, ..attention::Options::new(scale, span) };
-        self.format.on_host(stored, queries, &options, layout)
+        let options = attention::Options {
+            keys: Some(length),
+            mask: mask.as_ref(),
+            softcap: cap,
+            ..attention::Options::new(scale, span)
+        };
+        self.format.on_host(buffers, queries, &options, layout)
     }
 
     fn read(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
@@ -225,7 +225,7 @@ impl SpanRead {
         scale: f32,
         expand: &dyn Fn(&Array) -> Result<(Array, Array)>,
     ) -> Result<Array> {
-        let (latent, rope_keys) = self.format.decode(&*self.planes()?)?;
+        let (latent, rope_keys) = self.format.decode(&self.planes()?)?;
         let (latent, rope_keys) = (latent.astype(queries.dtype())?, rope_keys.astype(queries.dtype())?);
         let mut bias = rope_queries.multiply_number(scale)?.matmul(&rope_keys.swapaxes(-1, -2)?)?; // [B, H, L, S]
         if let Some(mask) = self.mask(queries)? {
@@ -236,11 +236,12 @@ impl SpanRead {
         Ok(fast::scaled_dot_product_attention(queries, &keys, &values, scale, mask, None)?)
     }
 
-    fn planes(&self) -> Result<Cow<'_, Planes>> {
-        Ok(match &self.stored {
-            Stored::Planes(planes) => Cow::Borrowed(planes),
-            Stored::Pages(pages) => Cow::Owned(pages.gathered()?),
-        })
+    /// The positions that are read, as MLX's operations take them.
+    fn planes(&self) -> Result<Planes> {
+        match &self.stored {
+            Stored::Planes(buffers, length) => buffers.slice(0, *length),
+            Stored::Pages(pages) => pages.gathered(),
+        }
     }
 
     /// The mask as an array that broadcasts to scores `[B, Hq, L, S]`.
@@ -249,7 +250,7 @@ impl SpanRead {
             Seen::All => None,
             Seen::Causal => {
                 let keys = match &self.stored {
-                    Stored::Planes(planes) => planes.len(),
+                    Stored::Planes(_, length) => *length,
                     Stored::Pages(pages) => pages.len(),
                 };
                 Some(self.masks.array(&Span::causal(queries.dim(2) as usize, keys))?)

@@ -78,7 +78,8 @@ impl Cache for RotatingCache {
         let seen = self.seen(new.len(), in_place);
         let live = self.push(&new, in_place)?;
         self.round.iter_mut().for_each(|round| round.push(new.clone()));
-        Ok(self.form.read(live, seen))
+        let length = live.len();
+        Ok(self.form.read(live, length, seen))
     }
 
     fn trim(&mut self, tokens: usize) -> Result<()> {
@@ -312,7 +313,7 @@ impl RotatingCache {
             next = self.keep;
         }
         let dropped = surplus + usize::from(self.length >= self.window);
-        Ok(Appended { stored: stored.write(next, new)?, next: next + 1, dropped, shifts: None })
+        Ok(Appended { stored: self.form.write(&stored, next, new)?, next: next + 1, dropped, shifts: None })
     }
 
     /// The newest `window - 1` positions in time order with a span behind them.

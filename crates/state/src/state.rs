@@ -92,6 +92,11 @@ impl State {
         self.layers.is_empty()
     }
 
+    /// True when Strata's host kernels run: fast mode on a CPU.
+    pub fn host_kernels(&self) -> bool {
+        self.layers.first().is_some_and(|layer| layer.form().host_kernels)
+    }
+
     /// Tokens seen so far; of a batch, by its longest row.
     pub fn position(&self) -> usize {
         self.position

@@ -1,5 +1,6 @@
 //! Pages: shared until written, given back when no sequence uses them, read like a plain cache.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_contracts::{Composition, KernelSet, KvScheme, LayerKind};
 use strata_state::{Phase, State};
 use strata_tensor::{Array, Dtype, eval, memory, random};
@@ -26,8 +27,15 @@ fn read(state: &mut State, seed: u64, length: i32) -> Vec<u8> {
     out
 }
 
+/// One test at a time: memory counters are the process's.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 #[test]
 fn one_sequence_in_pages_reads_like_a_plain_cache_bit_for_bit() {
+    let _turn = turn();
     for page in [1, 7, 16, 64] {
         let (mut paged, mut plain) = (state(Some(page)), state(None));
         for (seed, length) in [(1, 13), (2, 1), (3, 30), (4, 1), (5, 1)] {
@@ -38,6 +46,7 @@ fn one_sequence_in_pages_reads_like_a_plain_cache_bit_for_bit() {
 
 #[test]
 fn a_common_prefix_is_stored_once_and_each_sequence_writes_its_own_pages() {
+    let _turn = turn();
     let mut first = state(Some(16));
     read(&mut first, 1, 40);
     let page = first.bytes() / 3;
@@ -59,6 +68,7 @@ fn a_common_prefix_is_stored_once_and_each_sequence_writes_its_own_pages() {
 
 #[test]
 fn pages_are_used_again_once_no_sequence_has_them() {
+    let _turn = turn();
     let template = state(Some(16));
     let mut first = template.clone();
     read(&mut first, 1, 100);
@@ -68,12 +78,13 @@ fn pages_are_used_again_once_no_sequence_has_them() {
         let mut next = template.clone();
         read(&mut next, seed, 100);
     }
-    // The other tests of this file hold at most a few hundred kilobytes meanwhile; ten sequences would hold 2 MB.
+    // Buffers that the evaluating thread has not let go yet are a few; ten sequences would hold 2 MB.
     assert!(memory::active_memory().unwrap() < before + 1_000_000);
 }
 
 #[test]
 fn a_delayed_start_is_refused_for_pages() {
+    let _turn = turn();
     use strata_contracts::{KvFormat, QuantScheme};
     let format = KvFormat::Affine(QuantScheme::affine(8, 32).unwrap());
     let kv = KvScheme { format, start: 5, page: Some(16) };

@@ -32,7 +32,7 @@ const LAYERS: [Layer; 14] = [
     // Artifacts only in tests: they load a model folder, which the crate itself never does.
     layer(
         "strata-generate",
-        &["strata-contracts", "strata-tensor", "strata-state", "strata-models"],
+        &["strata-contracts", "strata-tensor", "strata-kernels", "strata-state", "strata-models"],
         &["strata-artifacts"],
     ),
     layer(

@@ -11,6 +11,7 @@ use penalty::History;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use strata_contracts::SamplingOptions;
+use strata_kernels::sample::argmax;
 use strata_tensor::random::{Key, categorical};
 use strata_tensor::{Array, Dtype};
 
@@ -21,6 +22,9 @@ pub struct Sampler {
     history: History,
     /// uint32 ids `[1, N]` and float32 biases `[1, N]`.
     bias: Option<(Array, Array)>,
+    /// The likeliest token is found by Strata's host kernel, among logits: mlx-lm normalises them first, which may round
+    /// neighbours to equals.
+    host_kernels: bool,
 }
 
 impl Sampler {
@@ -33,7 +37,13 @@ impl Sampler {
         let seed = options.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());
         let bias = bias(&options, vocab_size)?;
         let history = History::new(&options, prompt)?;
-        Ok(Self { key: Key::new(seed)?, history, bias, options })
+        Ok(Self { key: Key::new(seed)?, history, bias, options, host_kernels: false })
+    }
+
+    /// The same, where Strata's host kernels run ([`State::host_kernels`](strata_state::State::host_kernels)).
+    #[must_use]
+    pub fn with_host_kernels(self, host_kernels: bool) -> Self {
+        Self { host_kernels, ..self }
     }
 
     /// The next id, uint32 `[1]`, from logits `[1, V]`, which stay in their own type up to the draw.
@@ -46,6 +56,11 @@ impl Sampler {
             logits = logits.scatter_add_axis(ids, &values.astype(logits.dtype())?, -1)?;
         }
         logits = self.history.penalise(&logits, &self.options)?;
+        if self.host_kernels && self.options.temperature == 0.0 {
+            let next = argmax(&logits)?;
+            self.history.push(&next)?;
+            return Ok(next);
+        }
         let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
         let next = self.draw(logprobs)?;
         self.history.push(&next)?;

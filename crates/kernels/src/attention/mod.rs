@@ -3,7 +3,7 @@
 //! # Contract
 //! - `q` is `[B, Hq, L, Dk]`, `k` is `[B, Hkv, S, Dk]`, `v` is `[B, Hkv, S, Dv]`; `Hq` is a multiple of `Hkv`, and query
 //!   head `h` reads key head `h / (Hq / Hkv)`. All have one type: float32, float16 or bfloat16. Any strides, with the
-//!   last axis contiguous. The result is `[B, Hq, L, Dv]`, or `[B, L, Hq, Dv]`, in the same type.
+//!   last axis contiguous. The result is `[B, Hq, L, Dv]`, or `[B, L, Hq * Dv]`, in the same type.
 //! - A query at index `i` stands at position `S - L + i` ([`Span`]).
 //! - `cap(s) = softcap * tanh(s / softcap)` when there is a soft cap (Gemma 2, arXiv 2408.00118, section 2).
 //! - An array mask comes after the cap: boolean (true: visible) or additive.
@@ -54,6 +54,8 @@ pub struct Options<'a> {
     pub scale: f32,
     /// Keys visible by position.
     pub span: Span,
+    /// Keys and values lie in buffers with room behind the first so many positions, which are `S`.
+    pub keys: Option<usize>,
     /// Further mask, which broadcasts to `[B, Hq, L, S]`: bool (true is visible) or additive.
     pub mask: Option<&'a Array>,
     /// Bound of the scores by a scaled tanh.
@@ -65,11 +67,11 @@ pub struct Options<'a> {
 impl Options<'_> {
     /// Scores scaled by `scale` and masked by `span`; nothing else.
     pub fn new(scale: f32, span: Span) -> Self {
-        Self { scale, span, mask: None, softcap: None, sinks: None }
+        Self { scale, span, keys: None, mask: None, softcap: None, sinks: None }
     }
 }
 
-/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq, Dv]`.
+/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq * Dv]`.
 ///
 /// # Errors
 /// Operands that do not fit each other, or a type that is not one of the contract's.

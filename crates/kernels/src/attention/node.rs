@@ -15,6 +15,7 @@ use strata_tensor::{Array, Dtype, Result};
 pub(crate) struct Settings {
     scale: f32,
     span: Span,
+    pub(crate) keys: Option<usize>,
     softcap: Option<f32>,
     pub(crate) layout: Layout,
     mask: bool,
@@ -24,11 +25,21 @@ pub(crate) struct Settings {
 impl Settings {
     /// The settings, and the optional inputs in order: mask, sinks.
     pub(crate) fn new(options: &Options<'_>, layout: Layout, dtype: Dtype) -> Result<(Self, Vec<Array>)> {
-        let Options { scale, span, mask, softcap, sinks } = *options;
+        let Options { scale, span, keys, mask, softcap, sinks } = *options;
         let mask = mask.map(|mask| cast_mask(mask, dtype)).transpose()?;
         let sinks = sinks.map(|sinks| cast(sinks, dtype)).transpose()?;
-        let settings = Self { scale, span, softcap, layout, mask: mask.is_some(), sinks: sinks.is_some() };
+        let (masked, sunk) = (mask.is_some(), sinks.is_some());
+        let settings = Self { scale, span, keys, softcap, layout, mask: masked, sinks: sunk };
         Ok((settings, mask.into_iter().chain(sinks).collect()))
+    }
+
+    /// `S` for buffers of `room` positions.
+    pub(crate) fn keys(&self, room: i32) -> Result<i32, String> {
+        match self.keys {
+            Some(keys) if keys > room as usize => Err(format!("reads {keys} keys but k has {room}")),
+            Some(keys) => Ok(keys as i32),
+            None => Ok(room),
+        }
     }
 
     /// Checks the optional inputs against the shape of the scores `[B, Hq, L, S]`.
@@ -107,7 +118,7 @@ impl HostKernel for Attention {
         if v[..3] != k[..3] {
             return Err(format!("v needs shape [{}, {}, {}, D] but has {v:?}", k[0], k[1], k[2]));
         }
-        self.0.check(extra, dtype, [b, heads, length, k[2]])?;
+        self.0.check(extra, dtype, [b, heads, length, self.0.keys(k[2])?])?;
         Ok(smallvec![Meta { dtype, shape: laid_out(self.0.layout, [b, heads, length, v[3]]) }])
     }
 
@@ -121,6 +132,8 @@ impl Attention {
         let (q, k, v) =
             (Strided::<E>::new(&inputs[0])?, Strided::<E>::new(&inputs[1])?, Strided::<E>::new(&inputs[2])?);
         let (q, k, v) = (q.heads("attention", "q")?, k.heads("attention", "k")?, v.heads("attention", "v")?);
+        let keys = self.0.keys.unwrap_or(usize::MAX);
+        let (k, v) = (k.first(keys), v.first(keys));
         let out = outputs[0].slice_mut()?;
         self.0.with_options(&inputs[3..], |options| {
             host::attention(Level::best(), q, k, v, options, self.0.layout, out)

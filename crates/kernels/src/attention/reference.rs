@@ -11,7 +11,9 @@ use strata_tensor::{Array, Dtype, Result, ops};
 /// What MLX reports.
 #[track_caller]
 pub fn attention(q: &Array, k: &Array, v: &Array, options: &Options<'_>, layout: Layout) -> Result<Array> {
-    let mask = mask(q.dim(2), k.dim(2), options)?;
+    let keys = options.keys.map_or(k.dim(2), |keys| keys as i32);
+    let (k, v) = (&k.slice_axis(2, 0, keys)?, &v.slice_axis(2, 0, keys)?);
+    let mask = mask(q.dim(2), keys, options)?;
     let out = if let Some(cap) = options.softcap {
         capped(q, k, v, options, cap, mask.as_ref())?
     } else {
@@ -20,7 +22,7 @@ pub fn attention(q: &Array, k: &Array, v: &Array, options: &Options<'_>, layout:
     };
     match layout {
         Layout::HeadsFirst => Ok(out),
-        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3]),
+        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3),
     }
 }
 

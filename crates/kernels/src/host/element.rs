@@ -130,6 +130,11 @@ impl Floats<'_> {
         self.len() == 0
     }
 
+    /// One value, widened.
+    pub fn get(self, index: usize) -> f32 {
+        each_float!(self, values => values[index].to_f32())
+    }
+
     /// MLX's name of the type.
     pub fn dtype(self) -> Dtype {
         match self {

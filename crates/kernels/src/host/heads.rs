@@ -9,7 +9,7 @@ use crate::Error;
 pub enum Layout {
     /// `[B, H, L, D]`.
     HeadsFirst,
-    /// `[B, L, H, D]`, which reads as `[B, L, H * D]` without a copy.
+    /// `[B, L, H, D]`; of results, heads side by side: `[B, L, H * D]`.
     PositionsFirst,
 }
 
@@ -73,6 +73,13 @@ impl<'a, E> Heads<'a, E> {
     /// `[B, H, L, D]`.
     pub fn shape(&self) -> [usize; 4] {
         self.shape
+    }
+
+    /// The first `positions` positions, of which there are as many at least.
+    #[must_use]
+    pub fn first(mut self, positions: usize) -> Self {
+        self.shape[2] = self.shape[2].min(positions);
+        self
     }
 
     /// Elements from one position to the next.

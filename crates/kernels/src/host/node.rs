@@ -187,11 +187,11 @@ pub(crate) fn cast(x: &Array, dtype: Dtype) -> Result<Array> {
     if x.dtype() == dtype { Ok(x.clone()) } else { x.astype(dtype) }
 }
 
-/// Shape of a contiguous array `[B, H, L, D]` in a layout.
+/// Shape of a contiguous result `[B, H, L, D]` in a layout.
 pub(crate) fn laid_out(layout: Layout, [b, h, l, d]: [i32; 4]) -> Shape {
     match layout {
         Layout::HeadsFirst => [b, h, l, d].into(),
-        Layout::PositionsFirst => [b, l, h, d].into(),
+        Layout::PositionsFirst => [b, l, h * d].into(),
     }
 }
 

@@ -16,7 +16,7 @@ use crate::host::lanes::{Lane, dispatch};
 use crate::host::pool::{self, Disjoint};
 use crate::host::{Level, scratch};
 use crate::quantized_matmul::host::activations::Layout;
-use finish::FinishTile;
+use finish::FinishRow;
 use prepare::{Prepared, with_rows};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
@@ -46,6 +46,7 @@ pub fn run_at<T: Lane>(level: Level, call: &Call<'_, T>, outputs: &mut [&mut [T]
     call.check(outputs.iter().map(|output| output.len()))?;
     let layout = |linear: &Linear<'_>| match (linear.matrix, call.arithmetic) {
         (Matrix::Quantized(matrix), Arithmetic::Int8) => Some(Layout::new(level, matrix)),
+        (Matrix::Panels(matrix), Arithmetic::Int8) => Some(matrix.layout()),
         _ => None,
     };
     let rows = Rows::new(call);
@@ -139,7 +140,8 @@ fn spread<T: Lane>(
     prepared: &Prepared<'_>,
     outputs: &[Disjoint<'_, T>],
 ) {
-    let tiles = |linear: usize| call.linears[linear].matrix.rows().div_ceil(TILE);
+    let width = |linear: usize| call.linears[linear].matrix.rows();
+    let tiles = |linear: usize| width(linear).div_ceil(TILE);
     let features: usize = linears.clone().map(tiles).sum();
     let threads = pool::threads();
     // Narrow matrices on wide machines: rows are cut as well.
@@ -156,8 +158,10 @@ fn spread<T: Lane>(
             linear += 1;
         }
         let work = Work { level, call, rows, prepared, span, start: places.start };
-        for tile in part * per_task..((part + 1) * per_task).min(tiles(linear)) {
-            work.tile(linear, tile, &outputs[linear]);
+        let columns = part * per_task * TILE..((part + 1) * per_task * TILE).min(width(linear));
+        let step = if tile::is_streamed(prepared, span.places.len()) { per_task * TILE } else { TILE };
+        for first in columns.clone().step_by(step) {
+            work.strip(linear, first..columns.end.min(first + step), step, &outputs[linear]);
         }
     };
     let count = spans.len() * tasks_per_span;
@@ -180,32 +184,32 @@ struct Work<'a, T> {
 }
 
 impl<T: Lane> Work<'_, T> {
-    fn tile(&self, linear: usize, tile: usize, output: &Disjoint<'_, T>) {
+    /// Output features `columns` of all rows, computed in buffers with `stride` floats a row.
+    fn strip(&self, linear: usize, columns: Range<usize>, stride: usize, output: &Disjoint<'_, T>) {
         let width = self.call.linears[linear].matrix.rows();
-        let columns = tile * TILE..((tile + 1) * TILE).min(width);
         let count = self.span.places.len();
         let gated = matches!(self.call.finish, Finish::Gate(_));
-        scratch::with_f32(count * TILE * if gated { 2 } else { 1 }, |products| {
-            let (first, second) = products.split_at_mut(count * TILE);
-            self.product(linear, columns.clone(), first);
+        scratch::with_f32(count * stride * if gated { 2 } else { 1 }, |products| {
+            let (first, second) = products.split_at_mut(count * stride);
+            self.product(linear, columns.clone(), stride, first);
             if gated {
-                self.product(linear + 1, columns.clone(), second);
+                self.product(linear + 1, columns.clone(), stride, second);
             }
-            for (at, first) in first.chunks_exact_mut(TILE).enumerate() {
+            for (at, first) in first.chunks_exact_mut(stride).enumerate() {
                 let row = self.rows.output(self.span.places.start + at);
                 let range = row * width + columns.start..row * width + columns.end;
-                let second = gated.then(|| &second[at * TILE..][..columns.len()]);
-                // SAFETY: each output row and tile belongs to one task.
+                let second = gated.then(|| &second[at * stride..][..columns.len()]);
+                // SAFETY: each output row and strip belongs to one task.
                 #[allow(unsafe_code)]
                 let out = unsafe { output.range(range.clone()) };
                 let first = &first[..columns.len()];
-                dispatch(self.level, FinishTile { finish: self.call.finish, first, second, range, out });
+                dispatch(self.level, FinishRow { finish: self.call.finish, first, second, range, out });
             }
         });
     }
 
-    /// Product and bias of one tile, `[rows, TILE]`.
-    fn product(&self, linear: usize, columns: Range<usize>, out: &mut [f32]) {
+    /// Product and bias of one strip, `[rows, stride]`.
+    fn product(&self, linear: usize, columns: Range<usize>, stride: usize, out: &mut [f32]) {
         let Linear { matrix, bias } = self.call.linears[linear];
         let rows = self.span.places.start - self.start..self.span.places.end - self.start;
         let bias = bias.map(|bias| {
@@ -215,7 +219,8 @@ impl<T: Lane> Work<'_, T> {
         let matrix = match matrix {
             Matrix::Plain(matrix) => Matrix::Plain(matrix.matrix(self.span.expert)),
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.matrix(self.span.expert)),
+            Matrix::Panels(matrix) => Matrix::Panels(matrix),
         };
-        tile::multiply(self.level, matrix, bias, self.prepared, rows, columns, out);
+        tile::multiply(self.level, matrix, bias, self.prepared, rows, columns, stride, out);
     }
 }

@@ -13,9 +13,11 @@
 
 pub mod host;
 mod node;
+mod packed;
 pub mod reference;
 
 pub use crate::gated_activation::Activation;
+pub use packed::Packed;
 
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};
@@ -36,6 +38,8 @@ pub enum Weight<'a> {
     Plain(&'a Array),
     /// `[N, K]`, affine.
     Quantized(&'a Quantized),
+    /// `[N, K]`, affine, packed for this machine; not a stack.
+    Packed(&'a Packed),
 }
 
 /// Rows that linear maps read.

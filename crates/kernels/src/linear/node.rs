@@ -5,10 +5,13 @@
 
 use super::host::{self, Call, Matrix, Route};
 use super::{Activation, Arithmetic, Finish, Input, Linear, Norm, Weight};
+use crate::host::Level;
 use crate::host::lanes::Lane;
 use crate::host::memory::{floats, row_major};
 use crate::matmul::Plain;
 use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::host::activations::BLOCK;
+use crate::quantized_matmul::panels::{HALVES, Panels};
 use half::{bf16, f16};
 use smallvec::{SmallVec, smallvec};
 use std::borrow::Cow;
@@ -38,19 +41,23 @@ pub(super) fn apply(
     };
     let mut maps = SmallVec::new();
     for linear in linears {
-        let scheme = match linear.weight {
+        let form = match linear.weight {
             Weight::Plain(weight) => {
                 inputs.push(weight);
-                None
+                Form::Plain
             }
             Weight::Quantized(weight) => {
                 inputs.extend([&weight.weight, &weight.scales]);
                 inputs.extend(&weight.biases);
-                Some(weight.scheme)
+                Form::Quantized(weight.scheme)
+            }
+            Weight::Packed(weight) => {
+                inputs.extend(weight.arrays());
+                Form::Packed(weight.scheme, weight.rows)
             }
         };
         inputs.extend(linear.bias);
-        maps.push(Map { scheme, bias: linear.bias.is_some() });
+        maps.push(Map { form, bias: linear.bias.is_some() });
     }
     let norm = input.norm.map(|Norm { weight, shift, eps }| RowNorm { weight: weight.is_some(), shift, eps });
     let spec = Spec { norm, experts: input.experts.is_some(), maps, tail, arithmetic };
@@ -81,8 +88,17 @@ struct RowNorm {
 
 #[derive(PartialEq)]
 struct Map {
-    scheme: Option<QuantScheme>,
+    form: Form,
     bias: bool,
+}
+
+/// What the arrays of a weight are.
+#[derive(PartialEq, Clone, Copy)]
+enum Form {
+    Plain,
+    Quantized(QuantScheme),
+    /// Panels of so many rows.
+    Packed(QuantScheme, i32),
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -146,37 +162,38 @@ impl Spec {
         for map in &self.maps {
             let weight = next()?;
             let stack = usize::from(self.experts);
-            if weight.shape.len() != 2 + stack {
-                return Err(format!("a weight of shape {} needs {} dimensions", weight.shape, 2 + stack));
-            }
-            let inner = match map.scheme {
-                None => *columns,
-                Some(scheme) => {
+            let outputs = match map.form {
+                Form::Plain => rows_of(weight, x, stack, *columns)?,
+                Form::Quantized(scheme) => {
                     let words = scheme.packed_columns(usize::try_from(*columns).unwrap_or(0));
-                    let (scales, biases) = (next()?, next()?);
+                    let outputs =
+                        rows_of(weight, x, stack, words.map_err(|error| error.to_string())? as i32)?;
                     let mut groups: SmallVec<[i32; 6]> = weight.shape[..].into();
                     groups[1 + stack] = columns / scheme.group_size() as i32;
-                    if scales.shape[..] != groups[..] || biases.shape[..] != groups[..] {
+                    check_factors([next()?, next()?], &groups, *columns, scheme)?;
+                    outputs
+                }
+                Form::Packed(scheme, outputs) => {
+                    let &[panels, vectors, lanes] = weight.shape.as_slice() else {
+                        return Err(format!("a packed weight has 3 dimensions, not shape {}", weight.shape));
+                    };
+                    let fits = vectors == columns / BLOCK as i32 * scheme.bits() as i32 * HALVES as i32;
+                    if !fits || columns % BLOCK as i32 != 0 || self.experts {
                         return Err(format!(
-                            "scales {} and biases {} do not fit {} columns in groups of {}",
-                            scales.shape,
-                            biases.shape,
-                            columns,
-                            scheme.group_size()
+                            "a packed weight of shape {} does not fit x of shape {}",
+                            weight.shape, x.shape
                         ));
                     }
-                    words.map_err(|error| error.to_string())? as i32
+                    let groups = [panels, columns / scheme.group_size() as i32, HALVES as i32 * lanes];
+                    check_factors([next()?, next()?], &groups, *columns, scheme)?;
+                    outputs
                 }
             };
-            if weight.shape[1 + stack] != inner {
-                return Err(format!(
-                    "a weight of shape {} does not fit x of shape {}",
-                    weight.shape, x.shape
-                ));
-            }
             if map.bias {
                 let bias = next()?;
-                if bias.shape[..] != weight.shape[..=stack] {
+                let fits = bias.shape.last() == Some(&outputs)
+                    && bias.shape[..bias.shape.len() - 1] == weight.shape[..stack];
+                if !fits {
                     return Err(format!(
                         "a bias of shape {} does not fit a weight of shape {}",
                         bias.shape, weight.shape
@@ -184,7 +201,7 @@ impl Spec {
                 }
             }
             let mut shape = rows.clone();
-            shape.push(weight.shape[stack]);
+            shape.push(outputs);
             found.push(Meta { dtype: x.dtype, shape: Shape::from(&shape[..]) });
         }
         if let Some(residual) = residual
@@ -226,13 +243,18 @@ impl Spec {
         let mut linears: SmallVec<[host::Linear<'_>; 4]> = SmallVec::new();
         for map in &self.maps {
             let weight = next()?;
-            let rows = weight.shape()[weight.shape().len() - 2] as usize;
-            let matrix = match map.scheme {
-                None => Plain::new(floats(weight)?, rows, columns).map(Matrix::Plain),
-                Some(scheme) => {
+            let matrix = match map.form {
+                Form::Plain => Plain::new(floats(weight)?, rows(weight), columns).map(Matrix::Plain),
+                Form::Quantized(scheme) => {
                     let (scales, biases) = (floats(next()?)?, floats(next()?)?);
-                    Quantized::new(weight.slice()?, scales, biases, scheme, rows, columns)
+                    Quantized::new(weight.slice()?, scales, biases, scheme, rows(weight), columns)
                         .map(Matrix::Quantized)
+                }
+                Form::Packed(scheme, rows) => {
+                    let (words, rows) = (weight.slice()?, rows as usize);
+                    let (scales, biases) = (floats(next()?)?, floats(next()?)?);
+                    Panels::new(Level::best(), words, scales, biases, scheme, rows, columns)
+                        .map(Matrix::Panels)
                 }
             };
             let bias = if map.bias { Some(floats(next()?)?) } else { None };
@@ -251,6 +273,40 @@ impl Spec {
         let call = Call { x: &x, norm, linears: &linears, finish, routes, arithmetic };
         host::run(&call, &mut slices).map_err(|error| error.to_string())
     }
+}
+
+/// Output features of a weight `[N, inner]`, or of a stack of them.
+fn rows_of(weight: &Meta, x: &Meta, stack: usize, inner: i32) -> Result<i32, String> {
+    if weight.shape.len() != 2 + stack {
+        return Err(format!("a weight of shape {} needs {} dimensions", weight.shape, 2 + stack));
+    }
+    if weight.shape[1 + stack] != inner {
+        return Err(format!("a weight of shape {} does not fit x of shape {}", weight.shape, x.shape));
+    }
+    Ok(weight.shape[stack])
+}
+
+fn check_factors(
+    factors: [&Meta; 2],
+    groups: &[i32],
+    columns: i32,
+    scheme: QuantScheme,
+) -> Result<(), String> {
+    let [scales, biases] = factors;
+    if scales.shape[..] == *groups && biases.shape[..] == *groups {
+        return Ok(());
+    }
+    Err(format!(
+        "scales {} and biases {} do not fit {columns} columns in groups of {}",
+        scales.shape,
+        biases.shape,
+        scheme.group_size()
+    ))
+}
+
+/// Output features of a matrix, or of each of a stack.
+fn rows(weight: &View<'_>) -> usize {
+    weight.shape()[weight.shape().len() - 2] as usize
 }
 
 /// One route for each output row; `rows` of `x` are shared by as many consecutive experts as there are for each.

@@ -8,6 +8,8 @@ use crate::host::lanes::Lane;
 use crate::host::{Element, Level};
 use crate::matmul::Plain;
 use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::host::pack::pack;
+use crate::quantized_matmul::panels::{Panels, sizes};
 use half::{bf16, f16};
 use strata_contracts::QuantScheme;
 
@@ -95,6 +97,21 @@ impl<E: AsFloats> Table<E> {
     fn linear(&self) -> Linear<'_> {
         Linear { matrix: Matrix::Quantized(self.view()), bias: None }
     }
+
+    /// Words, scales and biases in panels.
+    fn packed(&self, level: Level) -> (Vec<u32>, [Vec<E>; 2]) {
+        let [words, factors] = sizes(self.scheme, self.rows, self.columns, level.lanes());
+        let mut words = vec![7; words];
+        let [mut scales, mut biases] = [vec![E::default(); factors], vec![E::default(); factors]];
+        let from = [&self.scales[..], &self.biases[..]];
+        pack(self.view(), from, level.lanes(), &mut words, [&mut scales, &mut biases]);
+        (words, [scales, biases])
+    }
+
+    fn panels<'a>(&self, level: Level, (words, [scales, biases]): &'a (Vec<u32>, [Vec<E>; 2])) -> Panels<'a> {
+        let (scales, biases) = (E::floats(scales), E::floats(biases));
+        Panels::new(level, words, scales, biases, self.scheme, self.rows, self.columns).unwrap()
+    }
 }
 
 /// `x` as the int8 arithmetic sees it: blocks of 32 in steps of a 127th of the largest.
@@ -156,6 +173,11 @@ fn quantized_product<T: Lane, E: AsFloats>(scheme: (u32, u32), sizes: &[(usize, 
                 let mut out = vec![T::default(); rows * width];
                 run_at(level, &call(&x, &[table.linear()], arithmetic), &mut [&mut out]).unwrap();
                 check_product(&out, x64, &table.values, columns, &what);
+                let packed = table.packed(level);
+                let panels = Linear { matrix: Matrix::Panels(table.panels(level, &packed)), bias: None };
+                out.fill(T::default());
+                run_at(level, &call(&x, &[panels], arithmetic), &mut [&mut out]).unwrap();
+                check_product(&out, x64, &table.values, columns, &format!("{what} in panels"));
             }
         }
     }
@@ -194,9 +216,24 @@ fn quantized_products_match_float64_for_every_type() {
 }
 
 #[test]
+fn panels_of_another_size_are_refused() {
+    let table = Table::<f32>::new(&mut Random(3), (4, 32), 1, 40, 64);
+    let packed = table.packed(Level::Portable);
+    let (words, [scales, biases]) = (&packed.0, &packed.1);
+    let new = |words, rows, columns| {
+        let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
+        Panels::new(Level::Portable, words, scales, biases, table.scheme, rows, columns)
+    };
+    assert!(new(words, 40, 64).is_ok());
+    let error = new(&words[1..], 40, 64).unwrap_err().to_string();
+    assert!(error.contains("40 x 64 in panels of 4 but has 319 values"), "{error}");
+    assert!(new(words, 41, 64).is_err() && new(words, 40, 96).is_err());
+}
+
+#[test]
 fn extreme_numbers_do_not_saturate() {
     // All weights 255 and all activations at the ends: the largest integer sums there are.
-    for (bits, largest) in [(8, 255.0), (6, 63.0), (4, 15.0)] {
+    for (bits, largest) in [(8, 255.0), (6, 63.0), (5, 31.0), (4, 15.0), (3, 7.0)] {
         let (columns, width) = (96, 33);
         let scheme = QuantScheme::affine(bits, 32).unwrap();
         let packed = vec![u32::MAX; width * scheme.packed_columns(columns).unwrap()];
@@ -208,14 +245,24 @@ fn extreme_numbers_do_not_saturate() {
             for sign in [1.0, -1.0] {
                 let x = vec![sign * 127_f32; rows * columns];
                 for level in Level::available() {
-                    let mut out = vec![0_f32; rows * width];
-                    let linear = Linear { matrix: Matrix::Quantized(matrix), bias: None };
-                    run_at(level, &call(&x, &[linear], Arithmetic::Int8), &mut [&mut out]).unwrap();
-                    let expected = sign * 127.0 * largest * columns as f32;
-                    assert!(
-                        out.iter().all(|&y| y.to_bits() == expected.to_bits()),
-                        "{level:?} {bits} {out:?}"
-                    );
+                    let mut words = vec![0; sizes(scheme, width, columns, level.lanes())[0]];
+                    let factors = sizes(scheme, width, columns, level.lanes())[1];
+                    let mut to = [vec![0_f32; factors], vec![0_f32; factors]];
+                    let [to_scales, to_biases] = &mut to;
+                    pack(matrix, [&scales, &biases], level.lanes(), &mut words, [to_scales, to_biases]);
+                    let (packed_scales, packed_biases) = (Floats::F32(&to[0]), Floats::F32(&to[1]));
+                    let panels =
+                        Panels::new(level, &words, packed_scales, packed_biases, scheme, width, columns);
+                    for matrix in [Matrix::Quantized(matrix), Matrix::Panels(panels.unwrap())] {
+                        let mut out = vec![0_f32; rows * width];
+                        let linear = Linear { matrix, bias: None };
+                        run_at(level, &call(&x, &[linear], Arithmetic::Int8), &mut [&mut out]).unwrap();
+                        let expected = sign * 127.0 * largest * columns as f32;
+                        assert!(
+                            out.iter().all(|&y| y.to_bits() == expected.to_bits()),
+                            "{level:?} {bits} {out:?}"
+                        );
+                    }
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! - `q` is `[B, Hq, L, Dk]` in float32, float16 or bfloat16. Pages hold `page` positions each: keys
 //!   `[P, Hkv, page, Dk]` and values `[P, Hkv, page, Dv]`, either both dense in the type of the queries, or both
 //!   affine-quantized as [`crate::quantized_attention`] has them, with bits and groups of their own. `Hq` is a multiple of `Hkv`, and query
-//!   head `h` reads key head `h / (Hq / Hkv)`. The result is `[B, Hq, L, Dv]`, or `[B, L, Hq, Dv]`, in the type of the
+//!   head `h` reads key head `h / (Hq / Hkv)`. The result is `[B, Hq, L, Dv]`, or `[B, L, Hq * Dv]`, in the type of the
 //!   queries.
 //! - `tables` is int32 `[B, N]`: position `s` of row `b` is at place `s % page` of page `tables[b, s / page]`. `lengths`
 //!   is int32 `[B]`: the positions that a row has. Entries of a table behind them are never read, nor is what a page
@@ -56,7 +56,7 @@ pub struct Options {
     pub softcap: Option<f32>,
 }
 
-/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq, Dv]`.
+/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq * Dv]`.
 ///
 /// # Errors
 /// Operands that do not fit each other, a type that is not one of the contract's, or a mode other than affine.

@@ -94,7 +94,7 @@ impl PagedAttention {
         };
         if let Some([of_k, of_v]) = self.affine {
             let (k, v) = (Parts::<E>::new(&inputs[4..7])?, Parts::<E>::new(&inputs[7..10])?);
-            return attend(host::Pages::Affine(k.view(of_k)?, v.view(of_v)?));
+            return attend(host::Pages::Affine(k.view(of_k, usize::MAX)?, v.view(of_v, usize::MAX)?));
         }
         let (k, v) = (Strided::<E>::new(&inputs[4])?, Strided::<E>::new(&inputs[5])?);
         attend(host::Pages::Dense(k.heads("paged_attention", "k")?, v.heads("paged_attention", "v")?))

@@ -72,6 +72,6 @@ pub fn paged_attention(
     let out = ops::where_(&any, &out, &out.number(0.0)?)?;
     match layout {
         Layout::HeadsFirst => Ok(out),
-        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3]),
+        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3),
     }
 }

@@ -16,7 +16,7 @@ use strata_tensor::host::apply;
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};
 
-/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq, Dv]`.
+/// Attention with the host kernel, into an array of the given layout: `[B, Hq, L, Dv]` or `[B, L, Hq * Dv]`.
 ///
 /// # Errors
 /// Operands that do not fit each other, a type that is not one of the contract's, or a mode other than affine.

@@ -86,7 +86,7 @@ impl HostKernel for QuantizedAttention {
         if v[..3] != k[..3] {
             return Err(format!("v needs shape [{}, {}, {}, D] but has {v:?}", k[0], k[1], k[2]));
         }
-        self.settings.check(&inputs[7..], dtype, [b, heads, length, k[2]])?;
+        self.settings.check(&inputs[7..], dtype, [b, heads, length, self.settings.keys(k[2])?])?;
         Ok(smallvec![Meta { dtype, shape: laid_out(self.settings.layout, [b, heads, length, v[3]]) }])
     }
 
@@ -98,8 +98,9 @@ impl HostKernel for QuantizedAttention {
 impl QuantizedAttention {
     fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
         let q = Strided::<E>::new(&inputs[0])?;
+        let keys = self.settings.keys.unwrap_or(usize::MAX);
         let (k, v) = (Parts::<E>::new(&inputs[1..4])?, Parts::<E>::new(&inputs[4..7])?);
-        let (q, k, v) = (q.heads("quantized_attention", "q")?, k.view(self.k)?, v.view(self.v)?);
+        let (q, k, v) = (q.heads("quantized_attention", "q")?, k.view(self.k, keys)?, v.view(self.v, keys)?);
         let out = outputs[0].slice_mut()?;
         self.settings.with_options(&inputs[7..], |options| {
             host::quantized_attention(Level::best(), q, k, v, options, self.settings.layout, out)
@@ -115,13 +116,14 @@ impl<'a, E: Float> Parts<'a, E> {
         Ok(Self(Strided::new(&views[0])?, [Strided::new(&views[1])?, Strided::new(&views[2])?]))
     }
 
-    pub(crate) fn view(&self, scheme: QuantScheme) -> Result<Quantized<'_, E>, String> {
+    /// Of the first `keys` positions.
+    pub(crate) fn view(&self, scheme: QuantScheme, keys: usize) -> Result<Quantized<'_, E>, String> {
         let Self(words, [scales, biases]) = self;
         let ([b, h, s, packed], strides) = words.four()?;
         let width = packed / scheme.bits() as usize * 32;
         let strides = [strides, scales.four()?.1, biases.four()?.1];
         let data = (words.slice(), scales.slice(), biases.slice());
-        Quantized::new(data, [b, h, s, width], strides, scheme.bits(), scheme.group_size() as usize)
+        Quantized::new(data, [b, h, s.min(keys), width], strides, scheme.bits(), scheme.group_size() as usize)
             .map_err(|e| e.to_string())
     }
 }

@@ -56,6 +56,6 @@ pub fn quantized_attention(
     let out = quantized_matmul(&scores.softmax(-1, true)?, &expand(v)?, false)?.flatten(1, 2)?;
     match layout {
         Layout::HeadsFirst => Ok(out),
-        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3]),
+        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3),
     }
 }

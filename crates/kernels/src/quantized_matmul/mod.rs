@@ -10,6 +10,7 @@
 //! is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation.
 
 pub(crate) mod host;
+pub mod panels;
 
 use crate::Error;
 use crate::host::element::Floats;

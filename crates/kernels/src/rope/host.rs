@@ -23,13 +23,15 @@ pub enum Offset<'a> {
     Each(&'a [i32]),
 }
 
-/// One array to rotate, `[B, H, L, D]`, and where its result goes (contiguous, the same shape).
+/// One array `[B, H, L, D]`, and where its result goes (contiguous, the same shape).
 #[derive(Debug)]
 pub struct Operand<'a, 'o, E> {
     /// What is rotated.
     pub x: Heads<'a, E>,
     /// Weight `[D]` and epsilon of a root-mean-square norm before the rotation.
     pub norm: Option<(&'a [E], f32)>,
+    /// False for values, which are only copied to their heads.
+    pub turns: bool,
     /// The result.
     pub out: &'o mut [E],
 }
@@ -45,7 +47,7 @@ pub fn rope<E: Lane>(
     offset: Offset<'_>,
     out: &mut [E],
 ) -> Result<(), Error> {
-    rotate("rope", level, rope, offset, [Operand { x, norm: None, out }])
+    rotate("rope", level, rope, offset, [Operand { x, norm: None, turns: true, out }])
 }
 
 /// Rotates queries and keys (or any other arrays with the same batch and positions) in one pass.
@@ -127,16 +129,16 @@ fn run<E: Lane, const N: usize>(level: Level, table: &Table<'_>, operands: &mut 
         let [batch, heads, length, width] = operand.x.shape();
         let piece = PIECE.div_ceil(width.max(1));
         let rows = batch * heads * length;
-        (operand.x, operand.norm, Disjoint::new(&mut *operand.out), rows, piece)
+        (operand.x, operand.norm, operand.turns, Disjoint::new(&mut *operand.out), rows, piece)
     });
-    let pieces = |(_, _, _, rows, piece): &(_, _, _, usize, usize)| rows.div_ceil(*piece);
+    let pieces = |(_, _, _, _, rows, piece): &(_, _, _, _, usize, usize)| rows.div_ceil(*piece);
     parallel_for(parts.iter().map(pieces).sum(), |mut index| {
         for part in &parts {
             if index >= pieces(part) {
                 index -= pieces(part);
                 continue;
             }
-            let (x, norm, out, rows, piece) = part;
+            let (x, norm, turns, out, rows, piece) = part;
             let [_, heads, length, width] = x.shape();
             let rows = index * piece..(*rows).min((index + 1) * piece);
             // SAFETY: each piece has rows of its own.
@@ -144,6 +146,10 @@ fn run<E: Lane, const N: usize>(level: Level, table: &Table<'_>, operands: &mut 
             for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
                 let (batch, head, position) = (row / (heads * length), row / length % heads, row % length);
                 let from = x.row(batch, head, position);
+                if !turns {
+                    out.copy_from_slice(from);
+                    continue;
+                }
                 dispatch(level, Rotate { x: from, norm: *norm, table, row: table.row(batch, position), out });
             }
             return;

@@ -62,7 +62,7 @@ pub enum Offset<'a> {
 /// the contract's.
 #[track_caller]
 pub fn rope(x: &Array, rope: &Rope, offset: Offset<'_>) -> Result<Array> {
-    let (kernel, offset) = node::Rotate::<1>::new(rope, offset, None, x.dim(-1));
+    let (kernel, offset) = node::Rotate::<1>::new(rope, 1, offset, None, x.dim(-1));
     let inputs = [Some(x), offset];
     Ok(apply(kernel, &inputs.into_iter().flatten().collect::<Vec<_>>())?.remove(0))
 }

@@ -8,10 +8,12 @@ use std::ffi::CStr;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
 use strata_tensor::{Array, Dtype};
 
-/// Inputs: `N` arrays, as many weights if there is a norm, and the offset if it is an array.
+/// Inputs: `N` arrays, a weight for each that turns if there is a norm, and the offset if it is an array.
 #[derive(PartialEq)]
 pub(crate) struct Rotate<const N: usize> {
     rope: Rope,
+    /// So many of the arrays turn; the others are only split into heads.
+    turning: usize,
     /// Epsilon of a norm before the rotation.
     norm: Option<f32>,
     /// `None`: the last input.
@@ -24,6 +26,7 @@ impl<const N: usize> Rotate<N> {
     /// The kernel, and the offset if it is an input.
     pub(crate) fn new<'a>(
         rope: &Rope,
+        turning: usize,
         offset: Offset<'a>,
         norm: Option<f32>,
         width: i32,
@@ -32,11 +35,11 @@ impl<const N: usize> Rotate<N> {
             Offset::At(offset) => (Some(offset), None),
             Offset::Array(array) => (None, Some(array)),
         };
-        (Self { rope: rope.clone(), norm, offset, width }, array)
+        (Self { rope: rope.clone(), turning, norm, offset, width }, array)
     }
 
     fn weights(&self) -> usize {
-        if self.norm.is_some() { N } else { 0 }
+        if self.norm.is_some() { self.turning } else { 0 }
     }
 
     /// `[B, H, L, D]` of an operand given so, or as `[B, L, H * D]`.
@@ -116,13 +119,14 @@ impl<const N: usize> Rotate<N> {
             (None, None) => return Err("offset is missing".to_owned()),
         };
         let operands = strided[..N].iter().zip(outputs).enumerate().map(|(i, (x, out))| {
-            let norm = self.norm.map(|eps| (strided[N + i].slice(), eps));
+            let turns = i < self.turning;
+            let norm = self.norm.filter(|_| turns).map(|eps| (strided[N + i].slice(), eps));
             let x = if inputs[i].shape().len() == 4 {
                 x.heads("rope", "x")
             } else {
                 x.split_heads(self.width as usize, "rope", "x")
             };
-            Ok(host::Operand { x: x?, norm, out: out.slice_mut()? })
+            Ok(host::Operand { x: x?, norm, turns, out: out.slice_mut()? })
         });
         let operands: SmallVec<[_; N]> = operands.collect::<Result<_, String>>()?;
         let Ok(operands) = operands.into_inner() else { return Err("too few operands".to_owned()) };

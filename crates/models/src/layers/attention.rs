@@ -110,16 +110,13 @@ impl Projections {
         x: &Array,
     ) -> Result<Option<[Array; 3]>> {
         let (true, Some(rope)) = (self.host, rope.host()?) else { return Ok(None) };
-        let Heads { keys, dim, .. } = self.heads;
         let [q, k, v] = forward_normed([&self.q_proj, &self.k_proj, &self.v_proj], norm, x)?; // [B, L, ·D]
         let norms = norms.map(|[q, k]| Norms { q: q.weight(), k: k.weight(), eps: q.eps() });
         let offset = match positions {
             Positions::Uniform(offset) => Offset::At(*offset),
             Positions::Rows(offsets) => Offset::Array(offsets),
         };
-        let (q, k) = qk_norm_rope(&q, &k, dim, norms, rope, offset)?;
-        let v = heads_first(&v.reshape([x.dim(0), x.dim(1), keys, dim])?)?;
-        Ok(Some([q, k, v]))
+        Ok(Some(qk_norm_rope(&q, &k, &v, self.heads.dim, norms, rope, offset)?))
     }
 
     /// `norm(x)` of `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.

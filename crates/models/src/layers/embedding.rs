@@ -1,8 +1,9 @@
 //! The embedding table, and its second use as the output head.
 
-use super::linear::product;
+use super::linear::Linear;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
+use std::cell::OnceCell;
 use strata_contracts::{Dtype, QuantMode};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
@@ -10,6 +11,8 @@ use strata_tensor::ops::{self, Quantized};
 /// A table `[V, E]`.
 pub(crate) struct Embedding {
     table: Matrix,
+    /// The table as a tied head, made at its first use.
+    head: OnceCell<Linear>,
     /// Factor on what is looked up, though not on the head.
     factor: Option<f32>,
     host: bool,
@@ -22,6 +25,7 @@ impl Embedding {
     pub(crate) fn load(source: &Source<'_>, path: &str, rows: i32, columns: i32) -> Result<Self> {
         Ok(Self {
             table: source.matrix(path, rows, columns)?,
+            head: OnceCell::new(),
             factor: None,
             host: source.host_kernels(),
             activations: source.activations(),
@@ -62,7 +66,11 @@ impl Embedding {
 
     /// The table as a tied head: `[B, L, E] -> [B, L, V]`.
     pub(crate) fn as_linear(&self, x: &Array) -> Result<Array> {
-        product(&self.table, self.host, x)
+        if self.head.get().is_none() {
+            // Nobody else can have set it: the cell is not shared between threads.
+            let _ = self.head.set(Linear::of(self.table.clone(), None, self.host)?);
+        }
+        self.head.get().expect("was just set").forward(x)
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

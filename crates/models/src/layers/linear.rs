@@ -8,7 +8,7 @@ use super::norm::RmsNorm;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
 use strata_contracts::QuantMode;
-use strata_kernels::linear::{self as host, Arithmetic, Finish, Input};
+use strata_kernels::linear::{self as host, Arithmetic, Finish, Input, Packed};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
 
@@ -26,8 +26,8 @@ enum Weight {
     Quantized(Quantized),
     /// `[N, K]` for the host kernel.
     HostDense(Array),
-    /// Packed rows `[N, K]` for the host kernel.
-    HostQuantized(Quantized),
+    /// Panels of `[N, K]` for the host kernel.
+    HostPacked(Packed),
 }
 
 impl Linear {
@@ -40,11 +40,17 @@ impl Linear {
         bias: bool,
     ) -> Result<Self> {
         let bias = bias.then(|| source.tensor(&format!("{path}.bias"), &[outputs])).transpose()?;
-        let host = source.host_kernels();
-        let weight = match source.matrix(path, outputs, inputs)? {
+        Self::of(source.matrix(path, outputs, inputs)?, bias, source.host_kernels())
+    }
+
+    /// With a matrix at hand; `host` in fast mode on a CPU.
+    pub(crate) fn of(matrix: Matrix, bias: Option<Array>, host: bool) -> Result<Self> {
+        let weight = match matrix {
             Matrix::Dense(w) if host => Weight::HostDense(w),
             Matrix::Dense(w) => Weight::Dense(w.transpose(&[1, 0])?),
-            Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => Weight::HostQuantized(q),
+            Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => {
+                Weight::HostPacked(Packed::new(&q)?)
+            }
             Matrix::Quantized(q) => Weight::Quantized(q),
         };
         Ok(Self { weight, bias })
@@ -56,17 +62,12 @@ impl Linear {
                 host::linear(Input::new(x), &[kernel], Finish::Store, Arithmetic::Int8)?.swap_remove(0)
             );
         }
-        let product = match &self.weight {
-            Weight::Quantized(q) | Weight::HostQuantized(q) => ops::quantized_matmul(x, q, true)?,
-            Weight::Dense(w) => match &self.bias {
-                Some(bias) => return Ok(ops::addmm(bias, x, w, 1.0, 1.0)?),
-                None => x.matmul(w)?,
-            },
-            Weight::HostDense(w) => x.matmul(&w.transpose(&[1, 0])?)?,
-        };
-        Ok(match &self.bias {
-            Some(bias) => product.add(bias)?,
-            None => product,
+        Ok(match (&self.weight, &self.bias) {
+            (Weight::Quantized(q), None) => ops::quantized_matmul(x, q, true)?,
+            (Weight::Quantized(q), Some(bias)) => ops::quantized_matmul(x, q, true)?.add(bias)?,
+            (Weight::Dense(w), None) => x.matmul(w)?,
+            (Weight::Dense(w), Some(bias)) => ops::addmm(bias, x, w, 1.0, 1.0)?,
+            (Weight::HostDense(_) | Weight::HostPacked(_), _) => unreachable!("has a host form"),
         })
     }
 
@@ -85,7 +86,7 @@ impl Linear {
     fn host(&self) -> Option<host::Linear<'_>> {
         let weight = match &self.weight {
             Weight::HostDense(w) => host::Weight::Plain(w),
-            Weight::HostQuantized(q) => host::Weight::Quantized(q),
+            Weight::HostPacked(w) => host::Weight::Packed(w),
             Weight::Dense(_) | Weight::Quantized(_) => return None,
         };
         Some(host::Linear { weight, bias: self.bias.as_ref() })
@@ -93,7 +94,8 @@ impl Linear {
 
     fn scheme(&self) -> Option<strata_contracts::QuantScheme> {
         match &self.weight {
-            Weight::Quantized(q) | Weight::HostQuantized(q) => Some(q.scheme),
+            Weight::Quantized(q) => Some(q.scheme),
+            Weight::HostPacked(w) => Some(w.scheme),
             Weight::Dense(_) | Weight::HostDense(_) => None,
         }
     }
@@ -101,9 +103,8 @@ impl Linear {
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
         let parts = match &self.weight {
             Weight::Dense(w) | Weight::HostDense(w) => [Some(w), None, None],
-            Weight::Quantized(q) | Weight::HostQuantized(q) => {
-                [Some(&q.weight), Some(&q.scales), q.biases.as_ref()]
-            }
+            Weight::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
+            Weight::HostPacked(w) => w.arrays().map(Some),
         };
         parts.into_iter().flatten().chain(&self.bias)
     }
@@ -148,20 +149,4 @@ pub(crate) fn forward_gated(
     }
     let [gated, up] = forward_normed([gate_proj, up_proj], norm, x)?;
     gate.forward(&gated, &up)
-}
-
-/// `x Wᵀ` with a matrix that is also something else, such as the embedding table.
-pub(crate) fn product(matrix: &Matrix, host: bool, x: &Array) -> Result<Array> {
-    let kernel = |weight| -> Result<Array> {
-        let linear = host::Linear { weight, bias: None };
-        Ok(host::linear(Input::new(x), &[linear], Finish::Store, Arithmetic::Int8)?.swap_remove(0))
-    };
-    match matrix {
-        Matrix::Dense(w) if host => kernel(host::Weight::Plain(w)),
-        Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => {
-            kernel(host::Weight::Quantized(q))
-        }
-        Matrix::Dense(w) => Ok(x.matmul(&w.transpose(&[1, 0])?)?),
-        Matrix::Quantized(q) => Ok(ops::quantized_matmul(x, q, true)?),
-    }
 }

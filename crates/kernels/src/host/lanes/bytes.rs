@@ -55,6 +55,35 @@ pub trait Bytes: Simd {
     /// # Safety
     /// `from` is valid for reading `count` bytes; `count` is a multiple of `BITS`.
     unsafe fn load_odd<const BITS: u32>(self, from: *const u8, count: usize) -> Self::I;
+    /// The bytes, with bit `BIT` set in those whose bit in the mask is: `4 * LANES` bits from `mask` on, lowest first.
+    ///
+    /// # Safety
+    /// `mask` is valid for reading them.
+    #[inline(always)]
+    unsafe fn with_bit<const BIT: u32>(self, bytes: Self::I, mask: *const u8) -> Self::I {
+        let mut words = [0_u32; MAX_LANES];
+        unsafe {
+            self.store_bytes(words.as_mut_ptr().cast(), bytes);
+            for (lane, word) in words.iter_mut().enumerate().take(Self::LANES) {
+                let bits = u32::from(mask.add(lane / 2).read() >> (4 * (lane % 2)));
+                for byte in 0..4 {
+                    *word |= (bits >> byte & 1) << (8 * byte + BIT);
+                }
+            }
+            self.load_bytes(words.as_ptr().cast())
+        }
+    }
+    /// Bytes of `low` with those of `high` above their lowest `SHIFT` bits. Nothing is moved out of a byte.
+    #[inline(always)]
+    fn with_high<const SHIFT: u32>(self, low: Self::I, high: Self::I) -> Self::I {
+        let (mut words, mut above) = ([0_u32; MAX_LANES], [0_u32; MAX_LANES]);
+        unsafe {
+            self.store_bytes(words.as_mut_ptr().cast(), low);
+            self.store_bytes(above.as_mut_ptr().cast(), high);
+            words.iter_mut().zip(above).for_each(|(word, above)| *word |= above << SHIFT);
+            self.load_bytes(words.as_ptr().cast())
+        }
+    }
     /// `sums + u * s` over the four bytes of each lane, `u` unsigned and `s` signed (never -128), exact in 32 bits.
     /// Without `WIDE`, bytes of `u` are below 128.
     fn dot<const WIDE: bool>(self, sums: Self::I, u: Self::I, s: Self::I) -> Self::I;

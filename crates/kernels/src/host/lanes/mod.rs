@@ -146,16 +146,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
 #[inline(always)]
 pub(crate) fn sum_over<S: Simd>(s: S, length: usize, term: impl Fn(usize, S::V) -> S::V) -> f32 {
     let mut chains = [s.splat(0.0); 4];
-    let mut at = 0;
-    while at + 4 * S::LANES <= length {
+    // One place that calls `term`: it must be inlined to be compiled with the instruction set's features.
+    for start in (0..length).step_by(4 * S::LANES) {
         for (i, chain) in chains.iter_mut().enumerate() {
-            *chain = term(at + i * S::LANES, *chain);
+            let at = start + i * S::LANES;
+            if at < length {
+                *chain = term(at, *chain);
+            }
         }
-        at += 4 * S::LANES;
-    }
-    while at < length {
-        chains[0] = term(at, chains[0]);
-        at += S::LANES;
     }
     s.sum(s.add(s.add(chains[0], chains[1]), s.add(chains[2], chains[3])))
 }

@@ -5,6 +5,7 @@ use crate::Error;
 use crate::host::element::Floats;
 use crate::matmul::Plain;
 use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::panels::Panels;
 
 /// A weight matrix (or stack of them).
 #[derive(Debug, Clone, Copy)]
@@ -13,6 +14,8 @@ pub enum Matrix<'a> {
     Plain(Plain<'a>),
     /// Affine-quantized.
     Quantized(Quantized<'a>),
+    /// Affine-quantized and packed; one matrix.
+    Panels(Panels<'a>),
 }
 
 impl Matrix<'_> {
@@ -21,6 +24,7 @@ impl Matrix<'_> {
         match self {
             Self::Plain(matrix) => matrix.rows(),
             Self::Quantized(matrix) => matrix.rows(),
+            Self::Panels(matrix) => matrix.rows(),
         }
     }
 
@@ -29,6 +33,7 @@ impl Matrix<'_> {
         match self {
             Self::Plain(matrix) => matrix.columns(),
             Self::Quantized(matrix) => matrix.columns(),
+            Self::Panels(matrix) => matrix.columns(),
         }
     }
 
@@ -37,6 +42,7 @@ impl Matrix<'_> {
         match self {
             Self::Plain(matrix) => matrix.count(),
             Self::Quantized(matrix) => matrix.count(),
+            Self::Panels(_) => 1,
         }
     }
 }

@@ -5,8 +5,8 @@ use super::Finish;
 use crate::host::lanes::{Body, Bytes, Lane, math};
 use std::ops::Range;
 
-/// One row of one tile.
-pub(super) struct FinishTile<'a, T> {
+/// One row of one strip.
+pub(super) struct FinishRow<'a, T> {
     pub(super) finish: Finish<'a, T>,
     pub(super) first: &'a [f32],
     /// The other product of a gated pair.
@@ -16,7 +16,7 @@ pub(super) struct FinishTile<'a, T> {
     pub(super) out: &'a mut [T],
 }
 
-impl<T: Lane> Body for FinishTile<'_, T> {
+impl<T: Lane> Body for FinishRow<'_, T> {
     type Out = ();
 
     #[inline(always)]

@@ -1,4 +1,4 @@
-//! One tile of products: the body that fits the matrix and the form of the rows.
+//! One strip of products: the body that fits the matrix and the form of the rows.
 
 use super::prepare::Prepared;
 use super::{Matrix, TILE};
@@ -7,14 +7,18 @@ use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 use crate::host::{Level, scratch};
 use crate::matmul::host as plain;
 use crate::matmul::host::FloatRows;
-use crate::quantized_matmul::Quantized;
-use crate::quantized_matmul::host::{dequantize, matrix, vector};
+use crate::quantized_matmul::host::{dequantize, matrix, panels, vector};
 use std::ops::Range;
 
 /// Rows from which unpacking a tile once pays.
 const MANY: usize = 5;
 
-/// `out[m, c] = rows[m] . matrix[columns[c]] + bias[c]`, `out` with [`TILE`] floats a row.
+/// True when a strip of any width can be computed at once; others are as wide as a [`TILE`].
+pub(super) fn is_streamed(prepared: &Prepared<'_>, rows: usize) -> bool {
+    matches!(prepared, Prepared::Int8(_)) && rows < MANY
+}
+
+/// `out[m, c] = rows[m] . matrix[columns[c]] + bias[c]`, `out` with `stride` floats a row.
 pub(super) fn multiply(
     level: Level,
     matrix: Matrix<'_>,
@@ -22,43 +26,60 @@ pub(super) fn multiply(
     prepared: &Prepared<'_>,
     rows: Range<usize>,
     columns: Range<usize>,
+    stride: usize,
     out: &mut [f32],
 ) {
+    debug_assert!(stride == TILE || is_streamed(prepared, rows.len()), "only streamed strips are wide");
     let width = columns.len();
     match (matrix, prepared) {
         (Matrix::Quantized(weight), Prepared::Int8(x)) => {
             if rows.len() >= MANY && width == TILE {
                 matrix::tile(level, weight, x, rows, columns.start, out);
             } else {
-                vector::tile(level, weight, x, rows, columns, out);
+                vector::strip(level, weight, x, rows, columns, stride, out);
             }
         }
-        (Matrix::Quantized(weight), Prepared::Float(x)) => dequantized(level, weight, x, &rows, columns, out),
+        (Matrix::Quantized(weight), Prepared::Float(x)) => {
+            // Few at a time where they are used once.
+            let step = if rows.len() > 4 { TILE } else { 4 };
+            widened(level, step, x.columns, x, &rows, columns, out, |first, values| {
+                dequantize::rows(level, weight, first, values);
+            });
+        }
         (Matrix::Plain(weight), Prepared::Float(x)) => each_float!(weight.values(), values => {
             let values = &values[columns.start * x.columns..columns.end * x.columns];
             plain::tile(level, values, x, rows, out);
         }),
+        (Matrix::Panels(weight), Prepared::Int8(x)) => {
+            panels::strip(level, weight, x, rows, columns, stride, out);
+        }
+        (Matrix::Panels(weight), Prepared::Float(x)) => {
+            widened(level, 1, weight.columns(), x, &rows, columns, out, |first, values| {
+                weight.widen(first, values);
+            });
+        }
         (Matrix::Plain(_), Prepared::Int8(_)) => unreachable!("only quantized matrices have a layout"),
     }
     if let Some(bias) = bias {
-        dispatch(level, AddBias { bias, width, out });
+        dispatch(level, AddBias { bias, width, stride, out });
     }
 }
 
-/// Float32 arithmetic: rows of the matrix are widened, few at a time where they are used once.
-fn dequantized(
+/// Float32 arithmetic: rows of the matrix are widened, `step` at a time.
+fn widened(
     level: Level,
-    weight: Quantized<'_>,
+    step: usize,
+    inner: usize,
     x: &FloatRows<'_>,
     rows: &Range<usize>,
     columns: Range<usize>,
     out: &mut [f32],
+    widen: impl Fn(usize, &mut [f32]),
 ) {
-    let step = if rows.len() > 4 { TILE } else { 4 };
-    scratch::with_f32(step * x.columns, |values| {
+    scratch::with_f32(step * inner, |values| {
         for first in columns.clone().step_by(step) {
-            let values = &mut values[..(columns.end - first).min(step) * x.columns];
-            dequantize::rows(level, weight, first, values);
+            let values = &mut values[..(columns.end - first).min(step) * inner];
+            widen(first, values);
             plain::tile(level, values, x, rows.clone(), &mut out[first - columns.start..]);
         }
     });
@@ -67,6 +88,7 @@ fn dequantized(
 struct AddBias<'a> {
     bias: Floats<'a>,
     width: usize,
+    stride: usize,
     out: &'a mut [f32],
 }
 
@@ -75,7 +97,7 @@ impl Body for AddBias<'_> {
 
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
-        for row in self.out.chunks_exact_mut(TILE) {
+        for row in self.out.chunks_exact_mut(self.stride) {
             for at in (0..self.width).step_by(S::LANES) {
                 let bias = each_float!(self.bias, bias => Lane::get(s, bias, at));
                 let sum = s.add(f32::get(s, row, at), bias);

@@ -1,6 +1,6 @@
 //! The node in MLX's graph against the composition of MLX's operations, in float32 so that both round alike.
 
-use crate::linear::{Activation, Arithmetic, Finish, Input, Linear, Norm, Weight, linear, reference};
+use crate::linear::{Activation, Arithmetic, Finish, Input, Linear, Norm, Packed, Weight, linear, reference};
 use strata_contracts::{Dtype, QuantScheme};
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, Shape};
@@ -34,17 +34,37 @@ fn check(
     let expected = reference::linear(input, linears, finish).unwrap();
     assert_eq!(got.len(), expected.len());
     for (got, expected) in got.iter().zip(&expected) {
-        assert_eq!((got.shape(), got.dtype()), (expected.shape(), expected.dtype()));
-        let wide = |x: &Array| x.astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
-        let (got, expected) = (wide(got), wide(expected));
-        let largest = expected.iter().fold(0_f32, |most, x| most.max(x.abs()));
-        for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
-            assert!(
-                (got - expected).abs() <= tolerance * largest,
-                "at {at}: {got} for {expected} of {largest}"
-            );
-        }
+        close(got, expected, tolerance);
     }
+}
+
+#[track_caller]
+fn close(got: &Array, expected: &Array, tolerance: f32) {
+    assert_eq!((got.shape(), got.dtype()), (expected.shape(), expected.dtype()));
+    let wide = |x: &Array| x.astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
+    let (got, expected) = (wide(got), wide(expected));
+    let largest = expected.iter().fold(0_f32, |most, x| most.max(x.abs()));
+    for (at, (got, expected)) in got.iter().zip(&expected).enumerate() {
+        assert!((got - expected).abs() <= tolerance * largest, "at {at}: {got} for {expected} of {largest}");
+    }
+}
+
+#[test]
+fn a_packed_weight_that_does_not_fit_is_refused() {
+    let packed = Packed::new(&quantized([37, 96], 0.5, 4, 32)).unwrap();
+    let maps = [Linear { weight: Weight::Packed(&packed), bias: None }];
+    for columns in [64, 128, 33] {
+        let x = values([2, columns], 0.1);
+        let error = linear(Input::new(&x), &maps, Finish::Store, Arithmetic::Int8).unwrap_err().to_string();
+        assert!(error.contains("does not fit x of shape"), "{error}");
+    }
+    let experts = Array::from_slice(&[0_u32, 0], [2, 1]).unwrap();
+    let x = values([2, 96], 0.1);
+    let input = Input { experts: Some(&experts), ..Input::new(&x) };
+    assert!(linear(input, &maps, Finish::Store, Arithmetic::Int8).is_err());
+    let stack = quantized([2, 37, 96], 0.5, 4, 32);
+    let error = Packed::new(&stack).unwrap_err().to_string();
+    assert!(error.contains("takes one matrix"), "{error}");
 }
 
 #[test]
@@ -56,6 +76,13 @@ fn every_scheme_agrees_with_mlx() {
                 let x = values([2, rows, 256], 0.1);
                 check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Float, 2e-6);
                 check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Int8, 1e-2);
+                let packed = Packed::new(&w).unwrap();
+                let packed = Linear { weight: Weight::Packed(&packed), bias: None };
+                let got = linear(Input::new(&x), &[packed], Finish::Store, Arithmetic::Float).unwrap();
+                let expected =
+                    linear(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Float).unwrap();
+                // Two orders of float32 sums.
+                close(&got[0], &expected[0], 2e-6);
             }
         }
     }
@@ -126,7 +153,7 @@ fn operands_that_do_not_fit_are_refused_when_the_graph_is_built() {
         linear(input, linears, finish, Arithmetic::Int8).unwrap_err().to_string()
     };
     let text = refuse(Input::new(&narrow), &[map(&w, None)], Finish::Store);
-    assert!(text.contains("do not fit 32 columns"), "{text}");
+    assert!(text.contains("does not fit x of shape [3, 32]"), "{text}");
     let text = refuse(Input::new(&x), &[map(&w, None)], Finish::Add(&x));
     assert!(text.contains("residual"), "{text}");
     let text = refuse(Input::new(&x), &[map(&w, None)], Finish::Gate(Activation::Silu));

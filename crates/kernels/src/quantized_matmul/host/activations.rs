@@ -2,7 +2,8 @@
 //!
 //! A chunk is what one vector of packed weights covers: `4 * lanes * phases` values. Value `i` of a chunk stands at
 //! `i % phases * 4 * lanes + i / phases`, so that phase `p` of the weight bytes meets the activations in its order. Lane `l` of
-//! all chunks together then belongs to block `l * phases / 8`; `steps` holds the block's step `d` once for each lane.
+//! all chunks together then belongs to block `l * phases / 8`; `steps` holds the block's step `d` once for each lane. For
+//! panels of weights, whose lanes are output features, a chunk is one word of a row (one lane).
 //! Everything beyond the last value is zero.
 
 use super::super::Quantized;
@@ -11,6 +12,9 @@ use crate::host::lanes::Bytes;
 
 /// Values that share one step.
 pub(crate) const BLOCK: usize = 32;
+
+/// 1.5 * 2^23, whose low byte is zero.
+const MAGIC: f32 = 12_582_912.0;
 
 /// Below this an activation block counts as zero: its step would not be a normal float32.
 const TINY: f32 = 1e-30;
@@ -46,8 +50,15 @@ pub(crate) struct Int8Rows<'a> {
 
 impl Layout {
     pub(crate) fn new(level: Level, weight: Quantized<'_>) -> Self {
-        let (columns, group, phases, lanes) =
-            (weight.columns(), weight.group(), weight.phases(), level.lanes());
+        Self::of(weight.columns(), weight.group(), weight.phases(), level.lanes())
+    }
+
+    /// For panels.
+    pub(crate) fn of_words(columns: usize, group: usize, phases: usize) -> Self {
+        Self::of(columns, group, phases, 1)
+    }
+
+    fn of(columns: usize, group: usize, phases: usize, lanes: usize) -> Self {
         let chunk = 4 * lanes * phases;
         let bytes = columns.next_multiple_of(chunk);
         Self {
@@ -66,6 +77,15 @@ impl Layout {
     pub(crate) fn fill_groups(self, groups: &mut [u32]) {
         for (lane, group) in groups.iter_mut().enumerate() {
             *group = (lane * 4 * self.phases / self.group) as u32;
+        }
+    }
+
+    /// Deals the numbers of a block to its phases, `EACH` to each.
+    #[inline(always)]
+    fn deal<const PHASES: usize, const EACH: usize>(self, rounded: &[i32; BLOCK], to: &mut [i8]) {
+        for phase in 0..PHASES {
+            let dealt: [i8; EACH] = std::array::from_fn(|i| rounded[PHASES * i + phase] as i8);
+            to[phase * 4 * self.lanes..][..EACH].copy_from_slice(&dealt);
         }
     }
 
@@ -90,37 +110,19 @@ impl Layout {
             let largest = f32::from_bits(bits);
             let (step, inverse) =
                 if largest < TINY { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
-            let mut rounded = [0_i8; BLOCK];
-            let mut sum = 0;
-            for (x, y) in block.iter().zip(&mut rounded) {
-                // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
-                *y = (x * inverse + 12_582_912.0).to_bits() as u8 as i8;
-            }
-            for y in rounded {
-                sum += i32::from(y);
-            }
-            sums[at * BLOCK / self.group] += step * sum as f32;
+            // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
+            let rounded: [i32; BLOCK] =
+                std::array::from_fn(|i| i32::from((block[i] * inverse + MAGIC).to_bits() as u8 as i8));
+            sums[at * BLOCK / self.group] += step * rounded.iter().sum::<i32>() as f32;
             steps[at * lanes_per_block..(at + 1) * lanes_per_block].fill(step);
             let (start, offset) = (at * BLOCK / chunk * chunk, at * BLOCK % chunk / self.phases);
             let to = &mut bytes[start + offset..];
-            match self.phases {
-                1 => to[..BLOCK].copy_from_slice(&rounded),
-                2 => {
-                    for phase in 0..2 {
-                        let to = &mut to[phase * 4 * self.lanes..][..16];
-                        for (i, y) in to.iter_mut().enumerate() {
-                            *y = rounded[2 * i + phase];
-                        }
-                    }
-                }
-                _ => {
-                    for phase in 0..4 {
-                        let to = &mut to[phase * 4 * self.lanes..][..8];
-                        for (i, y) in to.iter_mut().enumerate() {
-                            *y = rounded[4 * i + phase];
-                        }
-                    }
-                }
+            match (self.phases, self.lanes) {
+                (1, _) => to[..BLOCK].copy_from_slice(&rounded.map(|y| y as i8)),
+                (2, 1) => deal_words::<2>(&rounded, to),
+                (_, 1) => deal_words::<4>(&rounded, to),
+                (2, _) => self.deal::<2, 16>(&rounded, to),
+                (_, _) => self.deal::<4, 8>(&rounded, to),
             }
         }
         steps[self.columns / (4 * self.phases)..].fill(0.0);
@@ -133,4 +135,14 @@ impl Layout {
         }
         largest_bits < f32::INFINITY.to_bits()
     }
+}
+
+/// Deals the numbers of a block to the phases of each word.
+#[inline(always)]
+fn deal_words<const PHASES: usize>(rounded: &[i32; BLOCK], to: &mut [i8]) {
+    let dealt: [i8; BLOCK] = std::array::from_fn(|at| {
+        let (word, phase, byte) = (at / (4 * PHASES), at % (4 * PHASES) / 4, at % 4);
+        rounded[word * 4 * PHASES + byte * PHASES + phase] as i8
+    });
+    to[..BLOCK].copy_from_slice(&dealt);
 }

@@ -1,4 +1,4 @@
-//! A few rows of int8 activations times a tile of packed rows, each weight read once.
+//! A few rows of int8 activations times a strip of packed rows, each weight read once.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
 
@@ -7,7 +7,6 @@ use super::activations::Int8Rows;
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, dispatch};
-use crate::linear::host::TILE;
 use std::ops::Range;
 
 /// Bytes from the weights at hand to those fetched meanwhile: covers the latency of memory, and the borders of pages, where
@@ -17,22 +16,23 @@ const AHEAD: usize = 4096;
 /// The same for scales and biases, in values.
 const AHEAD_FACTORS: usize = 512;
 
-/// `out[m, c] = x[rows[m]] . W[columns[c]]`, `out` with [`TILE`] floats a row.
-pub(crate) fn tile(
+/// `out[m, c] = x[rows[m]] . W[columns[c]]`, `out` with `stride` floats a row.
+pub(crate) fn strip(
     level: Level,
     weight: Quantized<'_>,
     x: &Int8Rows<'_>,
     rows: Range<usize>,
     columns: Range<usize>,
+    stride: usize,
     out: &mut [f32],
 ) {
-    assert!(columns.len() <= TILE && columns.end <= weight.rows() && x.layout.columns == weight.columns());
+    assert!(columns.len() <= stride && columns.end <= weight.rows() && x.layout.columns == weight.columns());
     assert!(rows.end * x.layout.bytes <= x.bytes.len() && x.layout.phases == weight.phases());
-    assert!(out.len() >= rows.len() * TILE);
+    assert!(out.len() >= rows.len() * stride);
     let mut row = rows.start;
     while row < rows.end {
-        let out = &mut out[(row - rows.start) * TILE..];
-        let operands = Operands { weight, x, first: row };
+        let out = &mut out[(row - rows.start) * stride..];
+        let operands = Operands { weight, x, first: row, stride };
         row += match rows.end - row {
             1 => by_bits::<1, 4>(level, operands, columns.clone(), out),
             2 | 3 => by_bits::<2, 4>(level, operands, columns.clone(), out),
@@ -59,7 +59,7 @@ fn by_bits<const M: usize, const R: usize>(
     M
 }
 
-/// `M` rows of activations from the first, times rows of weights `R` at a time. The operands were checked by [`tile`].
+/// `M` rows of activations from the first, times rows of weights `R` at a time. The operands were checked by [`strip`].
 struct Pass<'a, const BITS: u32, const PHASES: usize, const M: usize, const R: usize> {
     operands: Operands<'a>,
     columns: Range<usize>,
@@ -78,7 +78,7 @@ impl<const BITS: u32, const PHASES: usize, const M: usize, const R: usize> Body
         let mut column = columns.start;
         while column < columns.end {
             let out = &mut out[column - columns.start..];
-            // SAFETY: rows and columns exist (`tile`), and the layout is that of these lanes.
+            // SAFETY: rows and columns exist (`strip`), and the layout is that of these lanes.
             unsafe {
                 if column + R <= columns.end {
                     operands.dots::<S, BITS, PHASES, M, R>(s, column, out);
@@ -86,7 +86,7 @@ impl<const BITS: u32, const PHASES: usize, const M: usize, const R: usize> Body
                 } else {
                     for m in 0..M {
                         let row = Operands { first: operands.first + m, ..operands };
-                        row.dots::<S, BITS, PHASES, 1, 1>(s, column, &mut out[m * TILE..]);
+                        row.dots::<S, BITS, PHASES, 1, 1>(s, column, &mut out[m * operands.stride..]);
                     }
                     column += 1;
                 }
@@ -101,6 +101,8 @@ struct Operands<'a> {
     x: &'a Int8Rows<'a>,
     /// First row of activations.
     first: usize,
+    /// Floats of a row of the result.
+    stride: usize,
 }
 
 impl Operands<'_> {
@@ -165,20 +167,20 @@ impl Operands<'_> {
         if R == 4 {
             for m in 0..M {
                 let sums = s.four_sums([totals[0][m], totals[1 % R][m], totals[2 % R][m], totals[3 % R][m]]);
-                out[m * TILE..][..4].copy_from_slice(&sums);
+                out[m * self.stride..][..4].copy_from_slice(&sums);
             }
         } else if M == 4 {
             for r in 0..R {
                 let [a, b, c, d] = [totals[r][0], totals[r][1 % M], totals[r][2 % M], totals[r][3 % M]];
                 let sums = s.four_sums([a, b, c, d]);
                 for m in 0..M {
-                    out[m * TILE + r] = sums[m];
+                    out[m * self.stride + r] = sums[m];
                 }
             }
         } else {
             for m in 0..M {
                 for r in 0..R {
-                    out[m * TILE + r] = s.sum(totals[r][m]);
+                    out[m * self.stride + r] = s.sum(totals[r][m]);
                 }
             }
         }

@@ -50,8 +50,8 @@ fn check_type<E: Lane>() {
                 let mut out_k = vec![E::default(); b * hk * l * width];
                 let norms = [&wq, &wk].map(|w| norm.then_some((&w[..], 1e-6)));
                 let operands = [
-                    Operand { x: q, norm: norms[0], out: &mut out_q },
-                    Operand { x: k, norm: norms[1], out: &mut out_k },
+                    Operand { x: q, norm: norms[0], turns: true, out: &mut out_q },
+                    Operand { x: k, norm: norms[1], turns: true, out: &mut out_k },
                 ];
                 rotate("test", level, &rope, offset, operands).unwrap();
                 for (x, norm, out) in [(q, norms[0], &out_q), (k, norms[1], &out_k)] {

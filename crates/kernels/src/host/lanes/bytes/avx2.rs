@@ -56,6 +56,28 @@ impl Bytes for Avx2 {
         unsafe { self.load_bytes(portable::odd::<BITS, 32>(from, count).as_ptr()) }
     }
     #[inline(always)]
+    unsafe fn with_bit<const BIT: u32>(self, bytes: __m256i, mask: *const u8) -> __m256i {
+        unsafe {
+            let mask = _mm256_set1_epi32(mask.cast::<i32>().read_unaligned());
+            // Byte `i` gets byte `i / 8` of the mask, of which bit `i % 8` is its own.
+            let (low, high) = (0x0101_0101_0101_0101, 0x0303_0303_0303_0303);
+            let source = _mm256_setr_epi64x(0, low, 2 * low, high);
+            let own = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64.cast_signed());
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(_mm256_shuffle_epi8(mask, source), own), own);
+            _mm256_or_si256(bytes, _mm256_and_si256(set, _mm256_set1_epi8(1 << BIT)))
+        }
+    }
+    #[inline(always)]
+    fn with_high<const SHIFT: u32>(self, low: __m256i, high: __m256i) -> __m256i {
+        unsafe {
+            let high = match SHIFT {
+                4 => _mm256_slli_epi16::<4>(high),
+                other => _mm256_sll_epi16(high, _mm_cvtsi32_si128(other as i32)),
+            };
+            _mm256_or_si256(low, high)
+        }
+    }
+    #[inline(always)]
     fn dot<const WIDE: bool>(self, sums: __m256i, u: __m256i, s: __m256i) -> __m256i {
         unsafe {
             // The pair sums of `maddubs` saturate at 16 bits: 2 * 127 * 127 fits, 2 * 255 * 127 does not.

@@ -60,6 +60,17 @@ impl Bytes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn with_bit<const BIT: u32>(self, bytes: __m512i, mask: *const u8) -> __m512i {
+        unsafe {
+            let mask = mask.cast::<u64>().read_unaligned();
+            _mm512_mask_add_epi8(bytes, mask, bytes, _mm512_set1_epi8(1 << BIT))
+        }
+    }
+    #[inline(always)]
+    fn with_high<const SHIFT: u32>(self, low: __m512i, high: __m512i) -> __m512i {
+        unsafe { _mm512_or_si512(low, _mm512_slli_epi16::<SHIFT>(high)) }
+    }
+    #[inline(always)]
     fn dot<const WIDE: bool>(self, sums: __m512i, u: __m512i, s: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sums, u, s) }
     }

@@ -1,0 +1,110 @@
+//! A weight matrix packed for this machine, and the node of MLX's graph that packs it. Inputs: packed numbers, scales and
+//! biases as MLX has them; outputs: those of [`panels`].
+
+use crate::host::Level;
+use crate::host::memory::floats;
+use crate::host::node::{Float, with_float};
+use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::host::activations::BLOCK;
+use crate::quantized_matmul::host::pack;
+use crate::quantized_matmul::panels::{self, HALVES};
+use smallvec::{SmallVec, smallvec};
+use std::ffi::CStr;
+use strata_contracts::{Dtype, QuantScheme};
+use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
+use strata_tensor::{Array, Result, ops};
+
+/// A matrix in panels, as arrays.
+#[derive(Debug, Clone)]
+pub struct Packed {
+    /// uint32 `[panels, blocks * 2 * BITS, lanes]`.
+    pub words: Array,
+    /// `[panels, groups, 2 * lanes]`.
+    pub scales: Array,
+    /// `[panels, groups, 2 * lanes]`.
+    pub biases: Array,
+    /// Bits and group size.
+    pub scheme: QuantScheme,
+    /// Output features `N`.
+    pub rows: i32,
+}
+
+impl Packed {
+    /// Packs a matrix `[N, K]` for this machine, when the arrays are first used.
+    ///
+    /// # Errors
+    /// Modes other than affine, a stack of matrices, parts that do not fit each other.
+    #[track_caller]
+    pub fn new(matrix: &ops::Quantized) -> Result<Self> {
+        let mut inputs: SmallVec<[&Array; 3]> = smallvec![&matrix.weight, &matrix.scales];
+        inputs.extend(&matrix.biases);
+        let kernel = Pack { scheme: matrix.scheme, lanes: Level::best().lanes() };
+        let mut parts = strata_tensor::host::apply(kernel, &inputs)?.into_iter();
+        let mut next = || parts.next().expect("three outputs");
+        let (words, scales, biases) = (next(), next(), next());
+        Ok(Self { words, scales, biases, scheme: matrix.scheme, rows: matrix.weight.dim(0) })
+    }
+
+    /// The arrays.
+    pub fn arrays(&self) -> [&Array; 3] {
+        [&self.words, &self.scales, &self.biases]
+    }
+}
+
+#[derive(PartialEq)]
+struct Pack {
+    scheme: QuantScheme,
+    lanes: usize,
+}
+
+impl HostKernel for Pack {
+    const NAME: &'static CStr = c"pack";
+    const OUTPUTS: &'static [Output] = &[Output::Fresh; 3];
+
+    fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
+        let [packed, scales, biases] = inputs else {
+            return Err("takes packed numbers, scales and biases".to_owned());
+        };
+        let (&[rows, words], &[same, groups]) = (packed.shape.as_slice(), scales.shape.as_slice()) else {
+            return Err(format!("takes one matrix, not {} with scales {}", packed.shape, scales.shape));
+        };
+        let columns = groups * self.scheme.group_size() as i32;
+        let fits = packed.dtype == Dtype::Uint32
+            && scales == biases
+            && rows == same
+            && self.scheme.packed_columns(columns as usize).is_ok_and(|expected| expected == words as usize);
+        if !fits {
+            return Err(format!(
+                "packed numbers {} {}, scales {} and biases {} are not one matrix",
+                packed.dtype, packed.shape, scales.shape, biases.shape
+            ));
+        }
+        let (lanes, width) = (self.lanes as i32, (HALVES * self.lanes) as i32);
+        let panels = (rows + width - 1) / width;
+        let vectors = columns / BLOCK as i32 * self.scheme.bits() as i32 * HALVES as i32;
+        let factors = Meta { dtype: scales.dtype, shape: [panels, groups, width].into() };
+        let words = Meta { dtype: Dtype::Uint32, shape: [panels, vectors, lanes].into() };
+        Ok(smallvec![words, factors.clone(), factors])
+    }
+
+    fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        with_float!(inputs[1].dtype(), E => self.typed::<E>(inputs, outputs))
+    }
+}
+
+impl Pack {
+    fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        let [words, scales, biases] = outputs else { return Err("has three outputs".to_owned()) };
+        let rows = inputs[0].shape()[0] as usize;
+        let columns = inputs[1].shape()[1] as usize * self.scheme.group_size() as usize;
+        let factors = [floats(&inputs[1])?, floats(&inputs[2])?];
+        let matrix = Quantized::new(inputs[0].slice()?, factors[0], factors[1], self.scheme, rows, columns)
+            .map_err(|error| error.to_string())?;
+        let from = [inputs[1].slice::<E>()?, inputs[2].slice::<E>()?];
+        debug_assert_eq!(from[0].len(), rows * columns / self.scheme.group_size() as usize);
+        let words = words.slice_mut()?;
+        debug_assert_eq!(words.len(), panels::sizes(self.scheme, rows, columns, self.lanes)[0]);
+        pack::pack(matrix, from, self.lanes, words, [scales.slice_mut()?, biases.slice_mut()?]);
+        Ok(())
+    }
+}

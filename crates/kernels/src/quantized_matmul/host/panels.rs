@@ -1,0 +1,210 @@
+//! Rows of int8 activations times panels of weights. Lanes are output features, so a product needs no sum across lanes, and
+//! a group's scales and biases are vectors as they lie.
+//!
+//! A panel is multiplied by up to six rows at a time with all sums in registers; numbers are unpacked as they are read.
+#![allow(unsafe_code)]
+#![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
+
+use super::super::panels::{HALVES, Panels};
+use super::activations::{BLOCK, Int8Rows};
+use crate::host::Level;
+use crate::host::element::{Floats, each_float};
+use crate::host::lanes::{Body, Bytes, Lane, dispatch};
+use std::ops::Range;
+
+/// Vectors of four numbers a lane in a block.
+const QUADS: usize = BLOCK / 4;
+
+/// Bytes from the weights at hand to those fetched meanwhile.
+const AHEAD: usize = 12288;
+
+/// The same for scales and biases, in values.
+const AHEAD_FACTORS: usize = 1536;
+
+/// `out[m, c] = x[rows[m]] . W[columns[c]]`, `out` with `stride` floats a row. Columns start at a panel, and rows of `out` have
+/// room for whole ones.
+pub(crate) fn strip(
+    level: Level,
+    weight: Panels<'_>,
+    x: &Int8Rows<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    stride: usize,
+    out: &mut [f32],
+) {
+    let width = HALVES * weight.lanes();
+    assert!(weight.lanes() == level.lanes() && columns.end <= weight.rows());
+    assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= stride);
+    assert!(out.len() >= rows.len() * stride);
+    assert!(x.layout == weight.layout() && rows.end * x.layout.bytes <= x.bytes.len());
+    let panels = columns.start / width..columns.end.div_ceil(width);
+    let strip = Strip::<0> { weight, x, rows, panels, stride, out };
+    match weight.scheme().bits() {
+        2 => dispatch(level, strip.of_bits::<2>()),
+        3 => dispatch(level, strip.of_bits::<3>()),
+        4 => dispatch(level, strip.of_bits::<4>()),
+        5 => dispatch(level, strip.of_bits::<5>()),
+        6 => dispatch(level, strip.of_bits::<6>()),
+        _ => dispatch(level, strip.of_bits::<8>()),
+    }
+}
+
+struct Strip<'a, const BITS: usize> {
+    weight: Panels<'a>,
+    x: &'a Int8Rows<'a>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    stride: usize,
+    out: &'a mut [f32],
+}
+
+impl<'a> Strip<'a, 0> {
+    fn of_bits<const BITS: usize>(self) -> Strip<'a, BITS> {
+        let Self { weight, x, rows, panels, stride, out } = self;
+        Strip { weight, x, rows, panels, stride, out }
+    }
+}
+
+impl<const BITS: usize> Body for Strip<'_, BITS> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Bytes>(self, s: S) {
+        let Self { weight, x, rows, panels, stride, out } = self;
+        for panel in panels.clone() {
+            let out = &mut out[(panel - panels.start) * HALVES * S::LANES..];
+            let mut row = rows.start;
+            while row < rows.end {
+                let out = &mut out[(row - rows.start) * stride..];
+                let left = rows.end - row;
+                // Two vectors of sums for each row, in integers and in floats, and some registers for operands.
+                // SAFETY: panels and rows exist (`strip`), and `out` has room for them.
+                row += unsafe {
+                    if S::TILE >= 24 && left >= 6 {
+                        product::<S, BITS, 6>(s, weight, x, panel, row, stride, out)
+                    } else if S::TILE >= 24 && left >= 4 {
+                        product::<S, BITS, 4>(s, weight, x, panel, row, stride, out)
+                    } else if left >= 2 {
+                        product::<S, BITS, 2>(s, weight, x, panel, row, stride, out)
+                    } else {
+                        product::<S, BITS, 1>(s, weight, x, panel, row, stride, out)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Multiplies `MR` rows of activations with a panel and returns `MR`.
+#[inline(always)]
+unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
+    s: S,
+    weight: Panels<'_>,
+    x: &Int8Rows<'_>,
+    panel: usize,
+    row: usize,
+    stride: usize,
+    out: &mut [f32],
+) -> usize {
+    let layout = x.layout;
+    let vector = 4 * S::LANES;
+    let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
+    let blocks_per_group = blocks / groups;
+    let mut totals = [[s.splat(0.0); HALVES]; MR];
+    // SAFETY: the caller's promise: panels and rows exist.
+    unsafe {
+        let numbers: *const u8 = weight.words().as_ptr().cast();
+        let mut block = numbers.add(panel * blocks * HALVES * BITS * vector);
+        let mut quads = x.bytes.as_ptr().add(row * layout.bytes);
+        let steps = x.steps.as_ptr().add(row * layout.steps);
+        let sums = x.sums.as_ptr().add(row * layout.sums);
+        let steps_per_block = layout.steps / blocks;
+        for group in 0..groups {
+            let at = (panel * groups + group) * HALVES * S::LANES;
+            let scales = factors(s, weight.scales(), at);
+            let biases = factors(s, weight.biases(), at);
+            for inner in 0..blocks_per_group {
+                let mut dots = [[s.zeros(); HALVES]; MR];
+                for quad in 0..QUADS {
+                    let four = [
+                        numbers_of::<S, BITS>(s, block, quad),
+                        numbers_of::<S, BITS>(s, block.add(BITS * vector), quad),
+                    ];
+                    for m in 0..MR {
+                        let x = s.splat_four(quads.add(m * layout.bytes + 4 * quad));
+                        for p in 0..HALVES {
+                            dots[m][p] = if BITS == 8 {
+                                s.dot::<true>(dots[m][p], four[p], x)
+                            } else {
+                                s.dot::<false>(dots[m][p], four[p], x)
+                            };
+                        }
+                    }
+                }
+                quads = quads.add(BLOCK);
+                for line in 0..HALVES * BITS * vector / 64 {
+                    s.prefetch(block.wrapping_add(AHEAD + 64 * line));
+                }
+                block = block.add(HALVES * BITS * vector);
+                let at = (group * blocks_per_group + inner) * steps_per_block;
+                for m in 0..MR {
+                    let step = s.splat(*steps.add(m * layout.steps + at));
+                    for p in 0..HALVES {
+                        totals[m][p] = s.fma(s.to_floats(dots[m][p]), s.mul(scales[p], step), totals[m][p]);
+                    }
+                }
+            }
+            for m in 0..MR {
+                let sum = s.splat(*sums.add(m * layout.sums + group));
+                for p in 0..HALVES {
+                    totals[m][p] = s.fma(biases[p], sum, totals[m][p]);
+                }
+            }
+        }
+        for (m, totals) in totals.into_iter().enumerate() {
+            let out = &mut out[m * stride..][..HALVES * S::LANES];
+            for (p, total) in totals.into_iter().enumerate() {
+                s.store(out.as_mut_ptr().add(p * S::LANES), total);
+            }
+        }
+    }
+    MR
+}
+
+/// Scales or biases of a group of a panel.
+#[inline(always)]
+unsafe fn factors<S: Bytes>(s: S, values: Floats<'_>, at: usize) -> [S::V; HALVES] {
+    each_float!(values, values => {
+        let from = values.as_ptr();
+        s.prefetch(from.wrapping_add(at + AHEAD_FACTORS).cast());
+        // SAFETY: the caller's promise: the group is there.
+        unsafe { [Lane::load(s, from.add(at)), Lane::load(s, from.add(at + S::LANES))] }
+    })
+}
+
+/// Four numbers a lane of a block: those at `quad`, see [`Panels`].
+#[inline(always)]
+unsafe fn numbers_of<S: Bytes, const BITS: usize>(s: S, block: *const u8, quad: usize) -> S::I {
+    let vector = 4 * S::LANES;
+    // SAFETY: the caller's promise: the block is there, `BITS` vectors of it.
+    unsafe {
+        match BITS {
+            2 => s.phase::<2>(s.load_bytes(block.add(quad / 4 * vector)), quad % 4),
+            4 => s.phase::<4>(s.load_bytes(block.add(quad / 2 * vector)), quad % 2),
+            8 => s.load_bytes(block.add(quad * vector)),
+            3 => {
+                let low = s.phase::<2>(s.load_bytes(block.add(quad / 4 * vector)), quad % 4);
+                s.with_bit::<2>(low, block.add(2 * vector + quad * vector / 8))
+            }
+            5 => {
+                let low = s.phase::<4>(s.load_bytes(block.add(quad / 2 * vector)), quad % 2);
+                s.with_bit::<4>(low, block.add(4 * vector + quad * vector / 8))
+            }
+            _ => {
+                let low = s.phase::<4>(s.load_bytes(block.add(quad / 2 * vector)), quad % 2);
+                let high = s.load_bytes(block.add((4 + quad / 4) * vector));
+                s.with_high::<4>(low, s.phase::<2>(high, quad % 4))
+            }
+        }
+    }
+}

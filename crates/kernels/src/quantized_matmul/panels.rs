@@ -1,0 +1,164 @@
+//! Quantized matrices in the form that host products stream: rows interleaved in panels, made once when a model is bound.
+//!
+//! A panel is twice as many rows as vectors have lanes, so that memory is read in order; lane `l` of half `h` is row
+//! `h * lanes + l` of the panel, and rows that a matrix lacks are zero. For each block of 32 columns a panel holds, for each half,
+//! `BITS` vectors of 32-bit words:
+//!
+//! - 2, 4 and 8 bits: word `v` of each row's block, as MLX packs it. Byte `b` of the word holds `8 / BITS` numbers, lowest first;
+//!   *quad* `q` is number `q % (8 / BITS)` of the four bytes of word `q / (8 / BITS)`.
+//! - 5 and 3 bits: the low 4 (2) bits so, then for each quad a bit for each of its bytes, lane after lane: the highest bit.
+//! - 6 bits: the low 4 bits so, then the high 2 bits as 2-bit words, whose quad `q % 4` of word `q / 4` belongs to quad `q`.
+//!
+//! Scales and biases are `[panel, group, half, lane]`.
+
+use super::host::activations::{BLOCK, Layout};
+use crate::Error;
+use crate::host::Level;
+use crate::host::element::Floats;
+use strata_contracts::QuantScheme;
+
+/// Vectors of lanes in a panel.
+pub(crate) const HALVES: usize = 2;
+
+/// A matrix in panels, as memory.
+#[derive(Debug, Clone, Copy)]
+pub struct Panels<'a> {
+    words: &'a [u32],
+    scales: Floats<'a>,
+    biases: Floats<'a>,
+    scheme: QuantScheme,
+    rows: usize,
+    columns: usize,
+    lanes: usize,
+}
+
+impl<'a> Panels<'a> {
+    /// A view of what packing wrote for the lanes of `level`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the buffers do not hold the matrix.
+    pub fn new(
+        level: Level,
+        words: &'a [u32],
+        scales: Floats<'a>,
+        biases: Floats<'a>,
+        scheme: QuantScheme,
+        rows: usize,
+        columns: usize,
+    ) -> Result<Self, Error> {
+        let lanes = level.lanes();
+        let [word_count, factor_count] = sizes(scheme, rows, columns, lanes);
+        let parts = [("words", words.len(), word_count), ("scales", scales.len(), factor_count)];
+        for (operand, got, expected) in parts.into_iter().chain([("biases", biases.len(), factor_count)]) {
+            if got != expected || !columns.is_multiple_of(BLOCK) {
+                return Err(Error::Shape {
+                    kernel: "linear",
+                    operand,
+                    expected: format!("{expected} values for {rows} x {columns} in panels of {lanes}"),
+                    got: format!("{got} values"),
+                });
+            }
+        }
+        Ok(Self { words, scales, biases, scheme, rows, columns, lanes })
+    }
+
+    /// Output features `N`.
+    pub fn rows(self) -> usize {
+        self.rows
+    }
+
+    /// Input features `K`.
+    pub fn columns(self) -> usize {
+        self.columns
+    }
+
+    /// Bits and group size.
+    pub fn scheme(self) -> QuantScheme {
+        self.scheme
+    }
+
+    pub(crate) fn lanes(self) -> usize {
+        self.lanes
+    }
+
+    pub(crate) fn words(self) -> &'a [u32] {
+        self.words
+    }
+
+    pub(crate) fn scales(self) -> Floats<'a> {
+        self.scales
+    }
+
+    pub(crate) fn biases(self) -> Floats<'a> {
+        self.biases
+    }
+
+    pub(crate) fn groups(self) -> usize {
+        self.columns / self.scheme.group_size() as usize
+    }
+
+    /// How activations are laid out for it.
+    pub(crate) fn layout(self) -> Layout {
+        Layout::of_words(self.columns, self.scheme.group_size() as usize, phases(self.scheme.bits()))
+    }
+
+    /// Row `row` as float32: `scale * n + bias`.
+    pub(crate) fn widen(self, row: usize, out: &mut [f32]) {
+        let width = HALVES * self.lanes;
+        let (panel, place) = (row / width, row % width);
+        let (half, lane) = (place / self.lanes, place % self.lanes);
+        let (bits, groups) = (self.scheme.bits() as usize, self.groups());
+        let group = self.scheme.group_size() as usize;
+        let panel_words = &self.words[panel * self.columns / BLOCK * bits * width..];
+        for (index, out) in out.chunks_exact_mut(BLOCK).enumerate() {
+            let block = &panel_words[(index * HALVES + half) * bits * self.lanes..][..bits * self.lanes];
+            let at = (panel * groups + index * BLOCK / group) * width + place;
+            let (scale, bias) = (self.scales.get(at), self.biases.get(at));
+            for (column, out) in out.iter_mut().enumerate() {
+                let n = number(block, bits, self.lanes, lane, column);
+                *out = scale.mul_add(n as f32, bias);
+            }
+        }
+    }
+}
+
+/// Words and factors of a matrix in panels of `lanes` rows.
+pub(crate) fn sizes(scheme: QuantScheme, rows: usize, columns: usize, lanes: usize) -> [usize; 2] {
+    let padded = rows.next_multiple_of(HALVES * lanes);
+    [padded * (columns / BLOCK) * scheme.bits() as usize, padded * (columns / scheme.group_size() as usize)]
+}
+
+/// Low bits that lie in words of their own.
+pub(crate) const fn low_bits(bits: usize) -> usize {
+    match bits {
+        2 | 3 => 2,
+        4..=6 => 4,
+        _ => 8,
+    }
+}
+
+/// Numbers in a byte of the low bits' words.
+pub(crate) const fn phases(bits: u32) -> usize {
+    8 / low_bits(bits as usize)
+}
+
+/// Number `column` of a lane of a block.
+fn number(block: &[u32], bits: usize, lanes: usize, lane: usize, column: usize) -> u32 {
+    let low = low_bits(bits);
+    let phases = 8 / low;
+    // Byte and phase within the word; the quad is word and phase together.
+    let (word, byte, phase) = (column / (4 * phases), column % (4 * phases) / phases, column % phases);
+    let field = |word: u32, byte: usize, bits: usize, phase: usize| {
+        word >> (8 * byte + bits * phase) & ((1 << bits) - 1)
+    };
+    let quad = word * phases + phase;
+    let high = match bits - low {
+        0 => 0,
+        1 => {
+            let bit = quad * 4 * lanes + 4 * lane + byte;
+            block[low * lanes + bit / 32] >> (bit % 32) & 1
+        }
+        _ => field(block[(low + quad / 4) * lanes + lane], byte, 2, quad % 4),
+    };
+    field(block[word * lanes + lane], byte, low, phase) | high << low
+}
