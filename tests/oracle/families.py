@@ -157,6 +157,18 @@ SLIDING = {
 }
 # Heads of 32, which a quantized cache can split in groups of 32.
 KV = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+# The same for families whose head size is hidden_size / heads.
+KV_SQUARE = {k: v for k, v in KV.items() if k != "head_dim"} | {"hidden_size": 128}
+QUANTIZED_CACHES = ("kv8", "kv4")
+
+
+def quantized_caches(changes: dict[str, Any]) -> tuple[Variant, ...]:
+    """Caches that are quantized while decoding. mlx-lm has none for rings, nor for gemma 2's own attention."""
+    return (
+        Variant("kv", changes, plans=QUANTIZED_CACHES),
+        Variant("kv-bf16", changes, dtype="bfloat16", plans=QUANTIZED_CACHES),
+        Variant("kv-q4g32", changes, quant=Quant(4, 32), plans=QUANTIZED_CACHES),
+    )
 
 LLAMA_VARIANTS = (
     Variant("untied", UNTIED, plans=SINGLE),
@@ -183,8 +195,7 @@ LLAMA_VARIANTS = (
     Variant("rope-yarn", YARN_ROPE, plans=SINGLE, committed=("whole",)),
     Variant("rope-yarn-mscale", YARN_MSCALE_ROPE, dtype="bfloat16", committed=("whole",)),
     Variant("sliding", SLIDING, plans=(*SINGLE, "grow", *BATCHES)),
-    Variant("kv", KV, plans=("kv8", "kv4"), committed=("kv8", "kv4")),
-    Variant("kv-bf16", KV, dtype="bfloat16", plans=("kv8", "kv4")),
+    *(replace(v, committed=v.plans if v.name == "kv" else ()) for v in quantized_caches(KV)),
 )
 
 MOE = {
@@ -217,7 +228,10 @@ FAMILIES = {
             committed=("f32",),
             committed_plans=("chunks", "short"),
             # Without layer_types mlx-lm attends to everything, whatever sliding_window says.
-            extra=(Variant("window-alone", {"layer_types": None}, plans=SINGLE),),
+            extra=(
+                Variant("window-alone", {"layer_types": None}, plans=SINGLE),
+                *quantized_caches({**KV, "layer_types": None}),
+            ),
         ),
         Family(
             "qwen2",
@@ -235,6 +249,7 @@ FAMILIES = {
                 Variant("untied", UNTIED),
                 Variant("rope-yarn", YARN_ROPE, dtype="bfloat16"),
                 Variant("biases-q4g32-bf16", quant=Quant(4, 32), dtype="bfloat16"),
+                *quantized_caches(KV_SQUARE),
             ),
         ),
         Family(
@@ -248,6 +263,7 @@ FAMILIES = {
                     "rope-parameters",
                     {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0}},
                 ),
+                *quantized_caches(KV),
             ),
         ),
         Family(
@@ -263,6 +279,7 @@ FAMILIES = {
                 Variant("mlp-only", {"mlp_only_layers": [0]}, quant=Quant(4, 32)),
                 # One expert a token: sorting starts at 64 tokens, which only `grow` reaches.
                 Variant("one-expert", {"num_experts_per_tok": 1}, plans=("whole", "grow")),
+                *(replace(v, quant=Quant(4, 32)) if "bf16" in v.name else v for v in quantized_caches(KV)),
             ),
         ),
         Family(
@@ -270,7 +287,7 @@ FAMILIES = {
             {**GEMMA, "model_type": "gemma", "architectures": ["GemmaForCausalLM"]},
             GEMMA_WIDE,
             committed=("f32", "bf16", "q4g32"),
-            extra=(Variant("mha", {"num_key_value_heads": 5}),),
+            extra=(Variant("mha", {"num_key_value_heads": 5}), *quantized_caches({"num_hidden_layers": 1})),
         ),
         Family(
             "gemma2",
@@ -356,6 +373,7 @@ FAMILIES = {
                 ),
                 Variant("rope-linear", {"rope_scaling": {"type": "linear", "factor": 4.0, "long_factor": []}}),
                 Variant("partial-rotary", {"partial_rotary_factor": 0.5}, plans=SINGLE),
+                *quantized_caches(KV_SQUARE),
             ),
         ),
     ]

@@ -30,7 +30,7 @@ pub(crate) struct Arguments {
     /// With --model: how many greedy steps follow the prompt
     #[arg(long, default_value_t = 16, requires = "model")]
     steps: usize,
-    /// With --model: run activations in this dtype
+    /// With --model: run the greedy steps in this dtype, float32, bfloat16 or float16 [default: the model's own]
     #[arg(long, requires = "model")]
     dtype: Option<String>,
 }
@@ -66,31 +66,24 @@ fn compare_model(
     let model = model.canonicalize().with_context(|| format!("there is no model at {}", model.display()))?;
     let (greedy, score) = (out.join("model/greedy.safetensors"), out.join("model/score.safetensors"));
     let steps = arguments.steps.to_string();
-    let of_model = |command: &mut Command| {
-        command.arg("--model").arg(&model);
+    let with_dtype = |command: &mut Command| {
         if let Some(dtype) = &arguments.dtype {
             command.args(["--dtype", dtype]);
         }
     };
     oracle.run("run.py", |command| {
-        command.arg("model").arg("--out").arg(&greedy).args([
-            "--prompt",
-            &arguments.prompt,
-            "--steps",
-            &steps,
-        ]);
-        of_model(command);
-        command
+        command.arg("model").arg("--model").arg(&model).arg("--out").arg(&greedy);
+        with_dtype(command);
+        command.args(["--prompt", &arguments.prompt, "--steps", &steps])
     })?;
     oracle.run("run.py", |command| {
-        command.arg("score").arg("--out").arg(&score).args(["--text", "tests/fixtures/text/american.txt"]);
-        of_model(command);
-        command
+        command.arg("score").arg("--model").arg(&model).arg("--out").arg(&score);
+        command.args(["--dtype", "float32", "--text", "tests/fixtures/text/american.txt"])
     })?;
     strata(root, arguments.json, |command| {
-        command.arg("model").arg("--greedy").arg(&greedy).arg("--score").arg(&score);
-        of_model(command);
-        command
+        command.arg("model").arg("--model").arg(&model).arg("--greedy").arg(&greedy);
+        with_dtype(command);
+        command.arg("--score").arg(&score)
     })
 }
 
@@ -146,6 +139,8 @@ impl Oracle {
 
     fn run(&self, script: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
         let mut command = Command::new(&self.python);
+        // What mlx-lm says while it works is no part of the results, which may be read as JSON.
+        command.stdout(std::io::stderr());
         command.current_dir(&self.root).arg(Path::new("tests/oracle").join(script));
         arguments(&mut command);
         finish(&mut command, script)

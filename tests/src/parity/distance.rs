@@ -13,27 +13,70 @@ pub struct Distance {
     pub agreement: f64,
 }
 
+/// Adds up distances over positions that come in pieces.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Meter {
+    /// Maxima, and sums where [`Distance`] has means.
+    total: Distance,
+    positions: usize,
+    first_other: Option<usize>,
+}
+
+impl Meter {
+    /// Takes the next positions: rows of `vocabulary` logits each, `found` measured against `reference`.
+    ///
+    /// # Panics
+    /// When the tables have different lengths or are no whole rows.
+    pub fn add(&mut self, reference: &[f32], found: &[f32], vocabulary: usize) {
+        assert_eq!(reference.len(), found.len(), "both tables have the same positions");
+        assert!(reference.len().is_multiple_of(vocabulary), "tables hold whole positions");
+        let total = &mut self.total;
+        for (p, q) in reference.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary)) {
+            let scale = p.iter().fold(0.0_f64, |largest, logit| largest.max(f64::from(logit.abs())));
+            let differences = p.iter().zip(q).map(|(p, q)| (f64::from(*p) - f64::from(*q)).abs());
+            let largest = differences.fold(0.0, f64::max);
+            total.absolute = total.absolute.max(largest);
+            total.relative = total.relative.max(if scale > 0.0 { largest / scale } else { 0.0 });
+            total.divergence += divergence(p, q);
+            if largest_at(p) == largest_at(q) {
+                total.agreement += 1.0;
+            } else {
+                self.first_other = self.first_other.or(Some(self.positions));
+            }
+            self.positions += 1;
+        }
+    }
+
+    /// The distance over all positions so far.
+    ///
+    /// # Panics
+    /// When there were none.
+    pub fn distance(&self) -> Distance {
+        assert!(self.positions > 0, "there are positions");
+        let Distance { divergence, agreement, .. } = self.total;
+        let mean = |sum| sum / self.positions as f64;
+        Distance { divergence: mean(divergence), agreement: mean(agreement), ..self.total }
+    }
+
+    /// How many positions there were.
+    pub fn positions(&self) -> usize {
+        self.positions
+    }
+
+    /// The first position at which another token has the largest logit.
+    pub fn first_other(&self) -> Option<usize> {
+        self.first_other
+    }
+}
+
 /// Measures `found` against `reference`, rows of `vocabulary` logits each.
 ///
 /// # Panics
-/// When the tables have different lengths or are no whole rows.
+/// When the tables have different lengths, are no whole rows or empty.
 pub fn distance(reference: &[f32], found: &[f32], vocabulary: usize) -> Distance {
-    assert_eq!(reference.len(), found.len(), "both tables have the same positions");
-    assert!(
-        !reference.is_empty() && reference.len().is_multiple_of(vocabulary),
-        "tables hold whole positions"
-    );
-    let positions = reference.len() / vocabulary;
-    let mut total = Distance::default();
-    for (p, q) in reference.chunks_exact(vocabulary).zip(found.chunks_exact(vocabulary)) {
-        let scale = p.iter().fold(0.0_f64, |largest, logit| largest.max(f64::from(logit.abs())));
-        let largest = p.iter().zip(q).map(|(p, q)| (f64::from(*p) - f64::from(*q)).abs()).fold(0.0, f64::max);
-        total.absolute = total.absolute.max(largest);
-        total.relative = total.relative.max(if scale > 0.0 { largest / scale } else { 0.0 });
-        total.divergence += divergence(p, q) / positions as f64;
-        total.agreement += f64::from(u8::from(largest_at(p) == largest_at(q))) / positions as f64;
-    }
-    total
+    let mut meter = Meter::default();
+    meter.add(reference, found, vocabulary);
+    meter.distance()
 }
 
 /// `Σ P ln(P / Q)` with `P = softmax(p)`, `Q = softmax(q)`.
@@ -72,6 +115,19 @@ mod tests {
         let table = [1.0, -2.0, 0.5, 3.0, 3.0, -1.0];
         let found = distance(&table, &table, 3);
         assert_eq!(found, Distance { absolute: 0.0, relative: 0.0, divergence: 0.0, agreement: 1.0 });
+    }
+
+    #[test]
+    fn pieces_measure_what_the_whole_does() {
+        let (p, q) = ([1.0, 2.0, 0.5, 0.1, 4.0, 3.0], [1.0, 2.5, 0.6, 0.2, 3.0, 3.5]);
+        let mut meter = Meter::default();
+        meter.add(&p[..2], &q[..2], 2);
+        meter.add(&p[2..], &q[2..], 2);
+        let whole = distance(&p, &q, 2);
+        let pieces = meter.distance();
+        assert!((pieces.divergence - whole.divergence).abs() < 1e-12, "{pieces:?} {whole:?}");
+        assert_eq!(Distance { divergence: 0.0, ..pieces }, Distance { divergence: 0.0, ..whole });
+        assert_eq!((meter.positions(), meter.first_other()), (3, Some(2)));
     }
 
     #[test]

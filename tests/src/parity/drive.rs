@@ -124,22 +124,12 @@ impl Model {
         Ok((state, pieces))
     }
 
-    /// Negative log likelihood, in nats, of every token after the first, read in pieces of `chunk` tokens, and the logits
-    /// that give them: float32 `[P - 1]` and `[P - 1, V]`.
+    /// A sequence of its own, empty yet.
     ///
     /// # Errors
-    /// What the graph reports.
-    pub fn score(&self, tokens: &[i32], chunk: usize) -> Result<(Tensor, Tensor), DriveError> {
-        let mut state = self.state(None)?;
-        let (mut nll, mut all) = (Vec::new(), Vec::new());
-        for (inputs, targets) in tokens[..tokens.len() - 1].chunks(chunk).zip(tokens[1..].chunks(chunk)) {
-            let logits = row_of(&self.forward(&[inputs.to_vec()], &mut state)?, 0)?.astype(Dtype::Float32)?;
-            let targets = Array::from_slice(targets, [targets.len() as i32])?.expand_dims(&[-1])?;
-            let chosen = logits.take_along_axis(&targets, -1)?.squeeze(&[-1])?;
-            nll.push(logits.logsumexp(-1, false)?.subtract(&chosen)?);
-            all.push(logits);
-        }
-        Ok((join(&nll)?, join(&all)?))
+    /// What the state reports.
+    pub fn sequence(&self) -> Result<Sequence<'_>, DriveError> {
+        Ok(Sequence { model: self, state: self.state(None)? })
     }
 
     /// Empty state, quantized from the end of the first forward pass on if `kv_bits` are given.
@@ -164,6 +154,23 @@ impl Model {
     }
 }
 
+/// One row that is read on, piece by piece.
+pub struct Sequence<'m> {
+    model: &'m Model,
+    state: State,
+}
+
+impl Sequence<'_> {
+    /// Float32 logits `[L, V]` after each of the next `L` tokens, read in one forward pass.
+    ///
+    /// # Errors
+    /// What the graph reports.
+    pub fn read(&mut self, tokens: &[i32]) -> Result<Array, DriveError> {
+        let logits = self.model.forward(&[tokens.to_vec()], &mut self.state)?;
+        Ok(row_of(&logits, 0)?.astype(Dtype::Float32)?)
+    }
+}
+
 /// `[L, V]` of one row.
 fn row_of(logits: &Array, row: usize) -> Result<Array, DriveError> {
     Ok(logits.slice_axis(0, row as i32, row as i32 + 1)?.squeeze(&[0])?)
@@ -180,7 +187,7 @@ fn live(state: &mut State) -> Result<BTreeMap<String, Tensor>, DriveError> {
     Ok(cache)
 }
 
-fn join(pieces: &[Array]) -> Result<Tensor, DriveError> {
+pub(super) fn join(pieces: &[Array]) -> Result<Tensor, DriveError> {
     tensor(&strata_tensor::ops::concatenate(&pieces.iter().collect::<Vec<_>>(), 0)?)
 }
 

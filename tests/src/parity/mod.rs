@@ -5,11 +5,13 @@
 mod compare;
 mod distance;
 mod drive;
+mod fidelity;
 mod report;
 mod results;
 
 pub use compare::{Mismatch, compare};
-pub use distance::{Distance, distance};
-pub use drive::{DriveError, Model};
+pub use distance::{Distance, Meter, distance};
+pub use drive::{DriveError, Model, Sequence};
+pub use fidelity::{Fidelity, perplexity};
 pub use report::{Case, Outcome};
 pub use results::{Batch, Results, ResultsError, Row, Tensor};

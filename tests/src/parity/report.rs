@@ -14,8 +14,8 @@ pub struct Case {
     pub name: String,
     /// What reference mode gave.
     pub reference: Outcome,
-    /// How far fast mode is from the oracle's logits, where it ran.
-    pub fast: Option<Distance>,
+    /// How far fast mode is from the oracle's logits, where it was asked for.
+    pub fast: Option<Result<Distance, DriveError>>,
 }
 
 /// What comparing two runs found.
@@ -44,13 +44,13 @@ impl Case {
             Ok(rows) => compare_rows(&oracle.rows, &rows),
             Err(error) => Outcome::Failed(error),
         };
-        let fast = fast.and_then(|model| Some(distance_of_rows(&oracle.rows, &model.run(oracle).ok()?)));
+        let fast = fast.map(|model| Ok(distance_of_rows(&oracle.rows, &model.run(oracle)?)));
         Self { name, reference: outcome, fast }
     }
 
-    /// Whether reference mode gave what the oracle did.
+    /// Whether reference mode gave what the oracle did, and fast mode, where it was asked for, gave anything.
     pub fn is_equal(&self) -> bool {
-        matches!(self.reference, Outcome::Equal { .. })
+        matches!(self.reference, Outcome::Equal { .. }) && !matches!(self.fast, Some(Err(_)))
     }
 
     /// The case as one JSON object.
@@ -64,12 +64,8 @@ impl Case {
         };
         object["case"] = json!(self.name);
         if let Some(fast) = &self.fast {
-            object["fast"] = json!({
-                "absolute": fast.absolute,
-                "relative": fast.relative,
-                "divergence": fast.divergence,
-                "agreement": fast.agreement,
-            });
+            object["fast"] =
+                fast.as_ref().map_or_else(|error| json!({ "error": error.to_string() }), Distance::json);
         }
         object
     }
@@ -79,14 +75,23 @@ impl fmt::Display for Case {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<36} ", self.name)?;
         match &self.reference {
-            Outcome::Equal { arrays } => write!(f, "equal ({arrays} arrays)")?,
+            Outcome::Equal { arrays } => write!(f, "logits and caches equal ({arrays} arrays)")?,
             Outcome::Different { array, mismatch } => write!(f, "DIFFERENT {array}: {mismatch}")?,
             Outcome::Failed(error) => write!(f, "FAILED {error}")?,
         }
         match &self.fast {
-            Some(fast) => write!(f, "; fast: {fast}"),
+            Some(Ok(fast)) => write!(f, "; fast: {fast}"),
+            Some(Err(error)) => write!(f, "; fast FAILED {error}"),
             None => Ok(()),
         }
+    }
+}
+
+impl Distance {
+    /// The numbers as one JSON object.
+    pub fn json(&self) -> Value {
+        let Self { absolute, relative, divergence, agreement } = self;
+        json!({ "absolute": absolute, "relative": relative, "divergence": divergence, "agreement": agreement })
     }
 }
 
