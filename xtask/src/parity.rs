@@ -30,7 +30,8 @@ pub(crate) struct Arguments {
     /// With --model: how many greedy steps follow the prompt
     #[arg(long, default_value_t = 16, requires = "model")]
     steps: usize,
-    /// With --model: run the greedy steps in this dtype, float32, bfloat16 or float16 [default: the model's own]
+    /// With --model: run the greedy steps in this dtype, float32, bfloat16 or float16 [default: the model's own]. How
+    /// far fast mode is, which is measured in float32, is left out in the other two
     #[arg(long, requires = "model")]
     dtype: Option<String>,
 }
@@ -76,14 +77,22 @@ fn compare_model(
         with_dtype(command);
         command.args(["--prompt", &arguments.prompt, "--steps", &steps])
     })?;
-    oracle.run("run.py", |command| {
-        command.arg("score").arg("--model").arg(&model).arg("--out").arg(&score);
-        command.args(["--dtype", "float32", "--text", "tests/fixtures/text/american.txt"])
-    })?;
+    // In half types the reference takes seconds a token on a CPU, so a text is scored in float32, which is what the
+    // command runs there.
+    let measured = arguments.dtype.as_deref().is_none_or(|dtype| dtype == "float32");
+    if measured {
+        oracle.run("run.py", |command| {
+            command.arg("score").arg("--model").arg(&model).arg("--out").arg(&score);
+            command.args(["--dtype", "float32", "--text", "tests/fixtures/text/american.txt"])
+        })?;
+    }
     strata(root, arguments.json, |command| {
         command.arg("model").arg("--model").arg(&model).arg("--greedy").arg(&greedy);
         with_dtype(command);
-        command.arg("--score").arg(&score)
+        if measured {
+            command.arg("--score").arg(&score);
+        }
+        command
     })
 }
 

@@ -32,9 +32,9 @@ enum Command {
         /// Results of a prompt and greedy steps
         #[arg(long)]
         greedy: PathBuf,
-        /// Results of scoring a text, in float32
+        /// Results of scoring a text in float32; with them fast mode is measured
         #[arg(long)]
-        score: PathBuf,
+        score: Option<PathBuf>,
         /// Dtype of activations in the greedy steps, as the oracle was told
         #[arg(long, value_parser = parse_dtype)]
         dtype: Option<Dtype>,
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
     let all_equal = match &arguments.command {
         Command::Cases { folder } => compare_cases(folder, arguments.json),
         Command::Model { model, greedy, score, dtype } => {
-            compare_model(model, greedy, score, *dtype, arguments.json)
+            compare_model(model, greedy, score.as_deref(), *dtype, arguments.json)
         }
     };
     match all_equal {
@@ -100,7 +100,7 @@ fn compare_cases(folder: &Path, json: bool) -> Result<bool> {
 fn compare_model(
     folder: &Path,
     greedy: &Path,
-    score: &Path,
+    score: Option<&Path>,
     dtype: Option<Dtype>,
     json: bool,
 ) -> Result<bool> {
@@ -108,8 +108,8 @@ fn compare_model(
     let greedy = Results::read(greedy)?;
     let case = Case::run(format!("{name}/greedy"), &greedy, &load(folder, dtype)?.0, None);
     print(&case, json);
+    let Some(score) = score else { return Ok(case.is_equal()) };
 
-    // On a CPU the reference takes hours in half types, and float32 is what the command runs there.
     let (reference, fast) = load(folder, Some(Dtype::Float32))?;
     let oracle = Score::read(score)?;
     let found = Fidelity::measure(&reference, &fast, &greedy.rows[0].tokens, &oracle.tokens, oracle.chunk)?;
