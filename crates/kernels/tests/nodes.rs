@@ -297,6 +297,30 @@ fn picks_equal_their_references() {
 }
 
 #[test]
+fn draws_equal_their_reference() {
+    let plain = sample::Draw { temperature: 0.8, top_p: 1.0, min_p: 0.0, top_k: 0 };
+    for (dtype, _) in FLOATS {
+        let logits = normal(&[2, 3, 500], 1, dtype).multiply_number(2.0).unwrap();
+        let uniform =
+            random::uniform(0.0, 1.0, [2, 3], Dtype::Float32, &random::Key::new(5).unwrap()).unwrap();
+        for options in [
+            plain,
+            sample::Draw { top_p: 0.9, ..plain },
+            sample::Draw { min_p: 0.05, ..plain },
+            sample::Draw { top_k: 20, ..plain },
+            sample::Draw { top_p: 0.95, min_p: 0.01, top_k: 50, ..plain },
+        ] {
+            let got = sample::draw(&logits, &uniform, options).unwrap();
+            let expected = sample::reference::draw(&logits, &uniform, options).unwrap();
+            assert_eq!((got.shape(), got.dtype()), (expected.shape(), expected.dtype()));
+            assert_eq!(got.to_vec::<u32>().unwrap(), expected.to_vec::<u32>().unwrap(), "{options:?}");
+        }
+        let error = sample::draw(&logits, &normal(&[3], 1, Dtype::Float32), plain).unwrap_err();
+        assert!(error.to_string().contains("needs float32 numbers [2, 3]"), "{error}");
+    }
+}
+
+#[test]
 fn gated_delta_equals_both_references() {
     for (dtype, bound) in FLOATS {
         for length in [1, 21] {

@@ -11,8 +11,8 @@ use penalty::History;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use strata_contracts::SamplingOptions;
-use strata_kernels::sample::argmax;
-use strata_tensor::random::{Key, categorical};
+use strata_kernels::sample::{self, Draw};
+use strata_tensor::random::{Key, categorical, uniform};
 use strata_tensor::{Array, Dtype};
 
 /// Draws the ids of one sequence.
@@ -22,8 +22,8 @@ pub struct Sampler {
     history: History,
     /// uint32 ids `[1, N]` and float32 biases `[1, N]`.
     bias: Option<(Array, Array)>,
-    /// The likeliest token is found by Strata's host kernel, among logits: mlx-lm normalises them first, which may round
-    /// neighbours to equals.
+    /// Strata's host kernel draws, from logits: mlx-lm normalises them first, which may round neighbours to equals, and draws
+    /// by Gumbel noise for each token.
     host_kernels: bool,
 }
 
@@ -56,15 +56,24 @@ impl Sampler {
             logits = logits.scatter_add_axis(ids, &values.astype(logits.dtype())?, -1)?;
         }
         logits = self.history.penalise(&logits, &self.options)?;
-        if self.host_kernels && self.options.temperature == 0.0 {
-            let next = argmax(&logits)?;
-            self.history.push(&next)?;
-            return Ok(next);
-        }
-        let logprobs = logits.subtract(&logits.logsumexp(-1, true)?)?;
-        let next = self.draw(logprobs)?;
+        let next = if self.host_kernels {
+            self.draw_on_host(&logits)?
+        } else {
+            self.draw(logits.subtract(&logits.logsumexp(-1, true)?)?)?
+        };
         self.history.push(&next)?;
         Ok(next)
+    }
+
+    fn draw_on_host(&mut self, logits: &Array) -> Result<Array> {
+        let &SamplingOptions { temperature, top_p, min_p, top_k, .. } = &self.options;
+        if temperature == 0.0 {
+            return Ok(sample::argmax(logits)?);
+        }
+        let mut keys = self.key.split(2)?;
+        let uniform = uniform(0.0, 1.0, [1], Dtype::Float32, &keys[0])?;
+        self.key = keys.swap_remove(1);
+        Ok(sample::draw(logits, &uniform, Draw { temperature, top_p, min_p, top_k })?)
     }
 
     fn draw(&mut self, logprobs: Array) -> Result<Array> {

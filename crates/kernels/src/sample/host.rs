@@ -1,6 +1,10 @@
 //! Picking from logits on the CPU. A row is cut into pieces, so that one row of a large vocabulary uses all cores; each
 //! piece gives its best, and the pieces are merged in order.
 
+mod draw;
+
+pub use draw::draw;
+
 use crate::Error;
 use crate::host::Level;
 use crate::host::lanes::{Body, Lane, MAX_LANES, Simd, dispatch};

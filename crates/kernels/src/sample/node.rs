@@ -1,6 +1,6 @@
 //! The host forms as nodes of MLX's graph.
 
-use super::host;
+use super::{Draw, host};
 use crate::host::Level;
 use crate::host::node::{Float, Strided, one_float_type, with_float};
 use smallvec::{SmallVec, smallvec};
@@ -59,6 +59,41 @@ impl TopK {
         let [values, indices] = outputs else { return Err("has two outputs".to_owned()) };
         let (values, indices) = (values.slice_mut()?, indices.slice_mut()?);
         host::top_k(Level::best(), x.rows("top_k", "logits")?, self.k, values, indices)
+            .map_err(|e| e.to_string())
+    }
+}
+
+/// Inputs: logits, and a uniform number for each row.
+#[derive(PartialEq)]
+pub(super) struct Drawn(pub(super) Draw);
+
+impl HostKernel for Drawn {
+    const NAME: &'static CStr = c"draw";
+    const OUTPUTS: &'static [Output] = &[Output::Fresh];
+
+    fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
+        let [logits, uniform] = inputs else { return Err("takes logits and uniform numbers".to_owned()) };
+        let (rows, _) = rows(std::slice::from_ref(logits), 1)?;
+        if uniform.dtype != Dtype::Float32 || uniform.shape.as_slice() != rows {
+            return Err(format!(
+                "needs float32 numbers {rows:?} but has {} {}",
+                uniform.dtype, uniform.shape
+            ));
+        }
+        Ok(smallvec![Meta { dtype: Dtype::Uint32, shape: rows.as_slice().into() }])
+    }
+
+    fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        with_float!(inputs[0].dtype(), E => self.typed::<E>(inputs, outputs))
+    }
+}
+
+impl Drawn {
+    fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        let x = Strided::<E>::new(&inputs[0])?.folded();
+        let uniform = Strided::<f32>::new(&inputs[1])?.contiguous();
+        let rows = x.rows("draw", "logits")?;
+        host::draw(Level::best(), rows, uniform.slice(), self.0, outputs[0].slice_mut()?)
             .map_err(|e| e.to_string())
     }
 }
