@@ -4,6 +4,7 @@
 //! The folder keeps the arrangement of MLX's wheel (`mlx/lib` with its private libraries in a folder beside `mlx`), since
 //! libmlx finds the latter by a path relative to itself; the binary finds libmlx relative to itself.
 
+use crate::command::cargo;
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::Message;
 use std::fs;
@@ -17,7 +18,8 @@ const RUN_TIME_HEADERS: [&str; 3] = ["cccl", "cute", "cutlass"];
 /// Builds the binary and lays out `target/dist/strata-TARGET`.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let target = host_target()?;
-    let built = build(root, &target)?;
+    let origin = if target.contains("apple") { "@executable_path" } else { "$ORIGIN" };
+    let built = build(root, Some(format!("{origin}/mlx/lib")))?;
     let folder = root.join("target/dist").join(format!("strata-{target}"));
     if folder.exists() {
         fs::remove_dir_all(&folder).with_context(|| format!("cannot replace {}", folder.display()))?;
@@ -35,19 +37,17 @@ pub(crate) fn run(root: &Path) -> Result<()> {
 }
 
 /// What a build left.
-struct Built {
-    binary: PathBuf,
+pub(crate) struct Built {
+    pub(crate) binary: PathBuf,
     /// The folder of libmlx, `mlx/lib` of an unpacked wheel or `lib` of STRATA_MLX_DIR.
     libraries: PathBuf,
 }
 
-/// The binary, linked so that it looks for libmlx beside itself, and where libmlx was found.
-fn build(root: &Path, target: &str) -> Result<Built> {
-    let origin = if target.contains("apple") { "@executable_path" } else { "$ORIGIN" };
-    let mut cargo = Command::new(env!("CARGO"))
-        .current_dir(root)
+/// The binary, and where libmlx was found. It looks for libmlx at `rpath`, or where it was found.
+pub(crate) fn build(root: &Path, rpath: Option<String>) -> Result<Built> {
+    let mut cargo = cargo(root)
         .args(["build", "--release", "--package", "strata", "--message-format", "json-render-diagnostics"])
-        .env("STRATA_RPATH", format!("{origin}/mlx/lib"))
+        .envs(rpath.map(|rpath| ("STRATA_RPATH", rpath)))
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot start cargo")?;

@@ -6,9 +6,12 @@ use clap::{Parser, Subcommand};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+mod bench;
 mod bindings;
+mod command;
 mod dist;
 mod parity;
+mod python;
 mod tidy;
 
 /// The tasks of the workspace.
@@ -21,6 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Task {
+    /// Measure Strata beside other engines: same weights, prompt and threads, in turns, on this machine
+    Bench(bench::Arguments),
     /// Regenerate crates/sys/src/bindings.rs from the pinned mlx-c headers
     Bindgen {
         /// Write nothing; fail when the committed file differs from a fresh one
@@ -37,6 +42,7 @@ enum Task {
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().task {
+        Task::Bench(arguments) => bench::run(&workspace_root(), &arguments),
         Task::Bindgen { check } => bindings::run(&workspace_root(), check),
         Task::Dist => dist::run(&workspace_root()),
         Task::Parity(arguments) => parity::run(&workspace_root(), &arguments),

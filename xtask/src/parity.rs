@@ -4,11 +4,17 @@
 //! This file prepares the Python environment and starts both sides. What is run stands in tests/oracle (mlx-lm) and in
 //! the binary `parity` of strata-tests (Strata, the comparison, and the table).
 
-use anyhow::{Context, Result, bail};
+use crate::command::{cargo, finish};
+use crate::python::{Environment, Recipe};
+use anyhow::{Context, Result};
 use clap::Args;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+
+/// The pinned mlx-lm.
+pub(crate) const ENVIRONMENT: Recipe =
+    Recipe { folder: "parity-venv", requirements: "tests/oracle/requirements.txt", build: None };
 
 /// What to compare.
 #[derive(Args)]
@@ -98,17 +104,8 @@ fn compare_model(
 
 /// Starts Strata's side; its exit status says whether everything is equal.
 fn strata(root: &Path, json: bool, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
-    let mut command = Command::new(env!("CARGO"));
-    command.current_dir(root).args([
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "strata-tests",
-        "--bin",
-        "parity",
-        "--",
-    ]);
+    let mut command = cargo(root);
+    command.args(["run", "--release", "--quiet", "--package", "strata-tests", "--bin", "parity", "--"]);
     arguments(&mut command);
     if json {
         command.arg("--json");
@@ -116,50 +113,23 @@ fn strata(root: &Path, json: bool, arguments: impl FnOnce(&mut Command) -> &mut 
     finish(&mut command, "Strata's side")
 }
 
-/// The Python side: an interpreter with the pinned packages.
+/// The Python side: mlx-lm, driven by the scripts of tests/oracle.
 struct Oracle {
     root: PathBuf,
-    python: PathBuf,
+    environment: Environment,
 }
 
 impl Oracle {
-    /// Makes the environment below target/, unless one with the same requirements is there.
     fn prepare(root: &Path) -> Result<Self> {
-        let requirements = root.join("tests/oracle/requirements.txt");
-        let wanted = fs::read_to_string(&requirements)
-            .with_context(|| format!("cannot read {}", requirements.display()))?;
-        let folder = root.join("target/parity-venv");
-        let python = folder.join("bin/python");
-        // Written last, so an environment that was interrupted is made again.
-        let installed = folder.join("requirements.txt");
-        if fs::read_to_string(&installed).is_ok_and(|found| found == wanted) {
-            return Ok(Self { root: root.to_owned(), python });
-        }
-        eprintln!("making {} with mlx-lm", folder.display());
-        finish(
-            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&folder),
-            "python3 -m venv (Debian: apt-get install python3-venv)",
-        )?;
-        let pip = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--requirement"];
-        finish(Command::new(&python).args(pip).arg(&requirements), "pip install")?;
-        fs::write(&installed, wanted).with_context(|| format!("cannot write {}", installed.display()))?;
-        Ok(Self { root: root.to_owned(), python })
+        Ok(Self { root: root.to_owned(), environment: Environment::prepare(root, &ENVIRONMENT)? })
     }
 
     fn run(&self, script: &str, arguments: impl FnOnce(&mut Command) -> &mut Command) -> Result<()> {
-        let mut command = Command::new(&self.python);
+        let mut command = self.environment.command();
         // What mlx-lm says while it works is no part of the results, which may be read as JSON.
         command.stdout(std::io::stderr());
         command.current_dir(&self.root).arg(Path::new("tests/oracle").join(script));
         arguments(&mut command);
         finish(&mut command, script)
     }
-}
-
-fn finish(command: &mut Command, what: &str) -> Result<()> {
-    let status = command.status().with_context(|| format!("cannot start {what}"))?;
-    if !status.success() {
-        bail!("{what} failed ({status})");
-    }
-    Ok(())
 }

@@ -59,6 +59,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
             "backend": strata_tensor::BACKEND,
             "threads": threads,
             "batch": args.batch,
+            "vocab_size": graph.declaration().vocab_size,
             "prompt_tokens": prompt.len(),
             "generated_tokens": args.r#gen,
             "runs": args.runs,
