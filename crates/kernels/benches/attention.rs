@@ -1,4 +1,7 @@
-//! Attention: decode in bytes of keys and values a second, prefill in floating-point operations a second.
+//! Attention over dense and quantized keys and values: decode in bytes of them a second, prefill in floating-point
+//! operations a second.
+
+mod ceilings;
 
 use criterion::{BenchmarkId, Criterion, SamplingMode, Throughput, criterion_group, criterion_main};
 use half::f16;
@@ -7,6 +10,7 @@ use strata_kernels::attention::Span;
 use strata_kernels::attention::host::{Heads, Layout, Options, attention};
 use strata_kernels::host::Level;
 use strata_kernels::host::lanes::Lane;
+use strata_kernels::quantized_attention::host::{Quantized, quantized_attention};
 
 /// Query heads, key heads, width.
 const MODELS: [(&str, usize, usize, usize); 3] =
@@ -31,20 +35,54 @@ fn run<E: Lane>(
     let k = Heads::contiguous("bench", "k", &k, [1, hkv, s, d], Layout::HeadsFirst).unwrap();
     let v = Heads::contiguous("bench", "v", &v, [1, hkv, s, d], Layout::HeadsFirst).unwrap();
     let options = Options::new(0.1, Span::Causal);
+    let bytes = 2 * hkv * s * d * size_of::<E>();
+    let id = BenchmarkId::new(format!("{model} {}", E::DTYPE), format!("{l}x{s}"));
+    measure(criterion, name, id, work(hq, d, l, s, bytes), || {
+        attention(Level::best(), q, k, v, black_box(&options), Layout::PositionsFirst, &mut out).unwrap();
+    });
+}
+
+/// Keys and values of `bits` in groups of 64, with float16 scales.
+fn run_quantized(
+    criterion: &mut Criterion,
+    name: &str,
+    (model, hq, hkv, d): (&str, usize, usize, usize),
+    l: usize,
+    s: usize,
+    bits: u32,
+) {
+    let q: Vec<f16> = values(hq * l * d);
+    let (width, groups) = (d * bits as usize / 32, d / 64);
+    let words: Vec<u32> = (0..(hkv * s * width) as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+    let scales: Vec<f16> = vec![f16::from_f32(0.01); hkv * s * groups];
+    let strides = [width, groups, groups].map(|row| [hkv * s * row, s * row, row]);
+    let k = Quantized::new((&words, &scales, &scales), [1, hkv, s, d], strides, bits, 64).unwrap();
+    let mut out = vec![f16::ZERO; hq * l * d];
+    let q = Heads::contiguous("bench", "q", &q, [1, hq, l, d], Layout::PositionsFirst).unwrap();
+    let options = Options::new(0.1, Span::Causal);
+    let bytes = 2 * (4 * words.len() + 4 * scales.len());
+    let id = BenchmarkId::new(format!("{model} {bits} bits"), format!("{l}x{s}"));
+    measure(criterion, name, id, work(hq, d, l, s, bytes), || {
+        let options = black_box(&options);
+        quantized_attention(Level::best(), q, k, k, options, Layout::PositionsFirst, &mut out).unwrap();
+    });
+}
+
+/// What limits attention of `l` queries to `s` positions: the bytes of keys and values for one query, else two products
+/// over the visible half of the scores.
+fn work(heads: usize, d: usize, l: usize, s: usize, bytes: usize) -> Throughput {
+    if l == 1 {
+        Throughput::Bytes(bytes as u64)
+    } else {
+        Throughput::Elements((4 * heads * d * l * (s - l / 2)) as u64)
+    }
+}
+
+fn measure(criterion: &mut Criterion, name: &str, id: BenchmarkId, work: Throughput, mut body: impl FnMut()) {
     let mut group = criterion.benchmark_group(name);
     group.sampling_mode(SamplingMode::Flat);
-    group.throughput(if l == 1 {
-        Throughput::Bytes((2 * hkv * s * d * size_of::<E>()) as u64)
-    } else {
-        // Two products over the visible half of the scores.
-        Throughput::Elements((4 * hq * d * l * (s - l / 2)) as u64)
-    });
-    let id = BenchmarkId::new(format!("{model} {}", E::DTYPE), format!("{l}x{s}"));
-    group.bench_function(id, |bencher| {
-        bencher.iter(|| {
-            attention(Level::best(), q, k, v, black_box(&options), Layout::PositionsFirst, &mut out).unwrap();
-        });
-    });
+    group.throughput(work);
+    group.bench_function(id, |bencher| bencher.iter(&mut body));
     group.finish();
 }
 
@@ -58,6 +96,10 @@ fn benches(criterion: &mut Criterion) {
             run::<f16>(criterion, "prefill", model, s, s);
         }
         run::<f32>(criterion, "prefill", model, 512, 512);
+        for bits in [4, 8] {
+            run_quantized(criterion, "quantized_decode", model, 1, 2048, bits);
+            run_quantized(criterion, "quantized_prefill", model, 512, 512, bits);
+        }
     }
 }
 
@@ -67,6 +109,6 @@ criterion_group! {
         .sample_size(10)
         .warm_up_time(std::time::Duration::from_millis(100))
         .measurement_time(std::time::Duration::from_millis(500));
-    targets = benches
+    targets = ceilings::ceilings, benches
 }
 criterion_main!(group);

@@ -2,9 +2,10 @@
 //!
 //! Bandwidth counts packed weights, scales and biases once a call; operations count two for each weight and row.
 
+mod ceilings;
+
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::{bf16, f16};
-use std::hint::black_box;
 use strata_contracts::QuantScheme;
 use strata_kernels::host::element::Floats;
 use strata_kernels::linear::host::{self, Call, Finish, Linear, Matrix, Norm};
@@ -219,25 +220,9 @@ fn plain(c: &mut Criterion) {
     group.finish();
 }
 
-/// What this machine reads from memory with all cores.
-fn ceiling(c: &mut Criterion) {
-    let words: Vec<u64> = (0..10_000_000).collect();
-    let mut group = c.benchmark_group("ceiling");
-    group.throughput(Throughput::Bytes(words.len() as u64 * 8));
-    group.bench_function("read_80MB", |b| {
-        b.iter(|| {
-            strata_kernels::host::pool::parallel_for(64, |part| {
-                let part = strata_kernels::host::pool::part(words.len(), 64, 1024, part);
-                black_box(words[part].iter().fold(0, |sum, x| sum ^ x));
-            });
-        });
-    });
-    group.finish();
-}
-
 criterion_group!(
     name = benches;
     config = Criterion::default().sample_size(20).measurement_time(std::time::Duration::from_secs(2));
-    targets = ceiling, token, prompt, widths, plain
+    targets = ceilings::ceilings, token, prompt, widths, plain
 );
 criterion_main!(benches);

@@ -1,17 +1,24 @@
 //! Row-wise kernels, sampling and recurrences at the sizes of small models: decode (one row) and prefill.
 
+mod ceilings;
+
 use criterion::{
     BenchmarkGroup, Criterion, SamplingMode, Throughput, criterion_group, criterion_main,
     measurement::WallTime,
 };
 use half::f16;
 use std::hint::black_box;
+use strata_contracts::QuantScheme;
+use strata_kernels::causal_conv::host as conv;
+use strata_kernels::embedding::host::lookup;
 use strata_kernels::gated_activation::{Activation, host::gated_activation};
 use strata_kernels::gated_delta::host::{Operands, Sizes, gated_delta};
 use strata_kernels::host::Level;
+use strata_kernels::host::element::Floats;
 use strata_kernels::host::heads::{Heads, Layout};
 use strata_kernels::host::lanes::Lane;
 use strata_kernels::host::rows::Rows;
+use strata_kernels::quantized_matmul::Quantized;
 use strata_kernels::rms_norm::{Overflow, host::add_rms_norm};
 use strata_kernels::rope::{
     Rope,
@@ -99,6 +106,8 @@ fn benches(criterion: &mut Criterion) {
                 gated_delta(level, sizes, operands, &mut y, &mut last).unwrap();
             });
         });
+        convolution(&mut group, level, rows);
+        embedding(&mut group, rows);
     }
     let logits: Vec<f16> = values(262_144);
     for vocabulary in [49_152, 262_144] {
@@ -114,12 +123,53 @@ fn benches(criterion: &mut Criterion) {
     group.finish();
 }
 
+/// Four taps over the channels that a gated delta layer of 16 heads of 128 has, with SiLU.
+fn convolution(group: &mut BenchmarkGroup<'_, WallTime>, level: Level, length: usize) {
+    let channels = 3 * 16 * 128;
+    let (x, weight): (Vec<f16>, Vec<f16>) = (values(length * channels), values(4 * channels));
+    let carried: Vec<f16> = values(3 * channels);
+    let (mut y, mut last) = (x.clone(), carried.clone());
+    bytes(group, (2 * length + 4 + 3 + 3) * channels * 2);
+    group.bench_function(format!("causal_conv float16 {length} steps, 4x{channels}"), |bencher| {
+        bencher.iter(|| {
+            let operands = conv::Operands {
+                x: black_box(&x),
+                weight: &weight,
+                carried: &carried,
+                lengths: None,
+                batch: 1,
+                length,
+                channels,
+                silu: true,
+            };
+            conv::causal_conv(level, operands, &mut y, &mut last).unwrap();
+        });
+    });
+}
+
+/// Rows of a 4-bit table, far from each other.
+fn embedding(group: &mut BenchmarkGroup<'_, WallTime>, count: usize) {
+    let (rows, columns, size) = (49_152, 576, 32);
+    let scheme = QuantScheme::affine(4, size as u32).unwrap();
+    let packed: Vec<u32> = (0..(rows * columns / 8) as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+    let scales = vec![f16::from_f32(0.01); rows * columns / size];
+    let factors = Floats::F16(&scales);
+    let table = Quantized::new(&packed, factors, factors, scheme, rows, columns).unwrap();
+    let ids: Vec<u32> = (0..count as u32).map(|i| (i * 7919 + 13) % rows as u32).collect();
+    let mut out = vec![f16::ZERO; count * columns];
+    // Packed, scales and biases, and what is written.
+    bytes(group, count * (columns / 2 + columns / size * 4 + columns * 2));
+    group.bench_function(format!("embedding 4 bits {count}x{columns}"), |bencher| {
+        bencher.iter(|| lookup(table, black_box(&ids), &mut out).unwrap());
+    });
+}
+
 criterion_group! {
     name = group;
     config = Criterion::default()
         .sample_size(10)
         .warm_up_time(std::time::Duration::from_millis(100))
         .measurement_time(std::time::Duration::from_millis(300));
-    targets = benches
+    targets = ceilings::ceilings, benches
 }
 criterion_main!(group);
