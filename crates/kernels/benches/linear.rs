@@ -136,7 +136,7 @@ fn token(c: &mut Criterion) {
     let bytes = layers.iter().map(Layer::bytes).sum::<u64>() + head.bytes();
     let mut group = c.benchmark_group("token_4bit");
     group.throughput(Throughput::Bytes(bytes));
-    for (name, arithmetic) in [("int8", Arithmetic::Int8), ("float", Arithmetic::Float)] {
+    for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
         for rows in [1, 2, 4, 8] {
             let mut buffers = Buffers::new(rows);
             let mut logits = vec![f16::ZERO; rows * VOCABULARY];
@@ -158,7 +158,7 @@ fn prompt(c: &mut Criterion) {
     let layer = Layer::new(4);
     let weights = (2 * HIDDEN * HIDDEN + 2 * KEYS * HIDDEN + 3 * HIDDEN * INNER) as u64;
     let mut group = c.benchmark_group("prompt_layer_4bit");
-    for (name, arithmetic) in [("int8", Arithmetic::Int8), ("float", Arithmetic::Float)] {
+    for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
         for rows in [16, 64, 512] {
             let mut buffers = Buffers::new(rows);
             group.throughput(Throughput::Elements(2 * weights * rows as u64));
@@ -179,7 +179,7 @@ fn widths(c: &mut Criterion) {
             let x = vec![f16::from_f32(0.3); HIDDEN];
             let mut out = vec![f16::ZERO; weights.rows];
             group.throughput(Throughput::Bytes(weights.bytes()));
-            for (name, arithmetic) in [("int8", Arithmetic::Int8), ("float", Arithmetic::Float)] {
+            for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
                 group.bench_function(BenchmarkId::new(name, format!("{bits}bit_{size}")), |b| {
                     b.iter(|| {
                         host::run(&call(&x, &[weights.linear()], arithmetic), &mut [&mut out]).unwrap();

@@ -1,7 +1,7 @@
 //! Pages: shared until written, given back when no sequence uses them, read like a plain cache.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use strata_contracts::{Composition, KernelSet, KvScheme, LayerKind};
+use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
 use strata_state::{Phase, State};
 use strata_tensor::{Array, Dtype, eval, memory, random};
 
@@ -85,7 +85,6 @@ fn pages_are_used_again_once_no_sequence_has_them() {
 #[test]
 fn a_delayed_start_is_refused_for_pages() {
     let _turn = turn();
-    use strata_contracts::{KvFormat, QuantScheme};
     let format = KvFormat::Affine(QuantScheme::affine(8, 32).unwrap());
     let kv = KvScheme { format, start: 5, page: Some(16) };
     let error = State::compose(&[LAYER], &Composition { kv, ..Composition::default() }).unwrap_err();

@@ -45,8 +45,8 @@ pub fn run<T: Lane>(call: &Call<'_, T>, outputs: &mut [&mut [T]]) -> Result<(), 
 pub fn run_at<T: Lane>(level: Level, call: &Call<'_, T>, outputs: &mut [&mut [T]]) -> Result<(), Error> {
     call.check(outputs.iter().map(|output| output.len()))?;
     let layout = |linear: &Linear<'_>| match (linear.matrix, call.arithmetic) {
-        (Matrix::Quantized(matrix), Arithmetic::Int8) => Some(Layout::new(level, matrix)),
-        (Matrix::Panels(matrix), Arithmetic::Int8) => Some(matrix.layout()),
+        (Matrix::Quantized(matrix), Arithmetic::Integer) => Some(Layout::new(level, matrix)),
+        (Matrix::Panels(matrix), Arithmetic::Integer) => Some(matrix.layout()),
         _ => None,
     };
     let rows = Rows::new(call);

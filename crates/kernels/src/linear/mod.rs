@@ -87,8 +87,9 @@ pub enum Finish<'a> {
 pub enum Arithmetic {
     /// Float32 throughout.
     Float,
-    /// Activations rounded to int8 in blocks of 32. Rows with infinities or NaN take the float path.
-    Int8,
+    /// Activations rounded in blocks of 32: to 16 bits for packed weights, to int8 for others. Rows with infinities or NaN
+    /// take the float path.
+    Integer,
 }
 
 /// Computes all outputs with the host kernel, one node of the graph.

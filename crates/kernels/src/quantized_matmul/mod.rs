@@ -7,7 +7,8 @@
 //! `host` has two arithmetics. In float32, weights are widened and summed as they are. With int8 activations, each 32
 //! consecutive activations are rounded to `d * i`, `i` in `-127 ..= 127`, `d = max |x| / 127`, so that
 //! `y[n] = sum over groups (scales * d * sum(q * i) + biases * d * sum(i))` needs integer dot products only. The rounding
-//! is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation.
+//! is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation. For packed matrices ([`panels`]) the rounding is
+//! to 16 bits, `d = max |x| / 32385`.
 
 pub(crate) mod host;
 pub mod panels;

@@ -59,7 +59,7 @@ impl Linear {
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         if let Some(kernel) = self.host() {
             return Ok(
-                host::linear(Input::new(x), &[kernel], Finish::Store, Arithmetic::Int8)?.swap_remove(0)
+                host::linear(Input::new(x), &[kernel], Finish::Store, Arithmetic::Integer)?.swap_remove(0)
             );
         }
         Ok(match (&self.weight, &self.bias) {
@@ -76,7 +76,7 @@ impl Linear {
         match self.host() {
             Some(kernel) => {
                 let finish = Finish::Add(residual);
-                Ok(host::linear(Input::new(x), &[kernel], finish, Arithmetic::Int8)?.swap_remove(0))
+                Ok(host::linear(Input::new(x), &[kernel], finish, Arithmetic::Integer)?.swap_remove(0))
             }
             None => Ok(residual.add(&self.forward(x)?)?),
         }
@@ -119,7 +119,7 @@ pub(crate) fn forward_normed<const N: usize>(
     let kernels: Option<Vec<_>> = linears.iter().map(|l| l.host()).collect();
     if let Some(kernels) = kernels {
         let input = Input { norm: Some(norm.host()), ..Input::new(x) };
-        let outputs = host::linear(input, &kernels, Finish::Store, Arithmetic::Int8)?;
+        let outputs = host::linear(input, &kernels, Finish::Store, Arithmetic::Integer)?;
         let mut outputs = outputs.into_iter();
         return Ok(std::array::from_fn(|_| outputs.next().expect("one output a layer")));
     }
@@ -145,7 +145,7 @@ pub(crate) fn forward_gated(
     {
         let input = Input { norm: Some(norm.host()), ..Input::new(x) };
         let finish = Finish::Gate(gate.activation());
-        return Ok(host::linear(input, &[first, second], finish, Arithmetic::Int8)?.swap_remove(0));
+        return Ok(host::linear(input, &[first, second], finish, Arithmetic::Integer)?.swap_remove(0));
     }
     let [gated, up] = forward_normed([gate_proj, up_proj], norm, x)?;
     gate.forward(&gated, &up)

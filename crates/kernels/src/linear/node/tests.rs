@@ -55,13 +55,14 @@ fn a_packed_weight_that_does_not_fit_is_refused() {
     let maps = [Linear { weight: Weight::Packed(&packed), bias: None }];
     for columns in [64, 128, 33] {
         let x = values([2, columns], 0.1);
-        let error = linear(Input::new(&x), &maps, Finish::Store, Arithmetic::Int8).unwrap_err().to_string();
+        let error =
+            linear(Input::new(&x), &maps, Finish::Store, Arithmetic::Integer).unwrap_err().to_string();
         assert!(error.contains("does not fit x of shape"), "{error}");
     }
     let experts = Array::from_slice(&[0_u32, 0], [2, 1]).unwrap();
     let x = values([2, 96], 0.1);
     let input = Input { experts: Some(&experts), ..Input::new(&x) };
-    assert!(linear(input, &maps, Finish::Store, Arithmetic::Int8).is_err());
+    assert!(linear(input, &maps, Finish::Store, Arithmetic::Integer).is_err());
     let stack = quantized([2, 37, 96], 0.5, 4, 32);
     let error = Packed::new(&stack).unwrap_err().to_string();
     assert!(error.contains("takes one matrix"), "{error}");
@@ -75,7 +76,7 @@ fn every_scheme_agrees_with_mlx() {
             for rows in [1, 11] {
                 let x = values([2, rows, 256], 0.1);
                 check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Float, 2e-6);
-                check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Int8, 1e-2);
+                check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Integer, 1e-2);
                 let packed = Packed::new(&w).unwrap();
                 let packed = Linear { weight: Weight::Packed(&packed), bias: None };
                 let got = linear(Input::new(&x), &[packed], Finish::Store, Arithmetic::Float).unwrap();
@@ -131,7 +132,7 @@ fn experts_agree_with_mlx() {
         let input = Input { experts: Some(&experts), ..Input::new(&x) };
         let linears = [map(&w, Some(&bias)), Linear { weight: Weight::Plain(&plain), bias: None }];
         check(input, &linears, Finish::Store, Arithmetic::Float, 1e-5);
-        check(input, &linears[..1], Finish::Store, Arithmetic::Int8, 2e-2);
+        check(input, &linears[..1], Finish::Store, Arithmetic::Integer, 2e-2);
         check(input, &[linears[0], linears[0]], Finish::Gate(Activation::Silu), Arithmetic::Float, 1e-5);
     }
 }
@@ -150,7 +151,7 @@ fn operands_that_do_not_fit_are_refused_when_the_graph_is_built() {
     let w = quantized([16, 64], 0.5, 4, 32);
     let (x, narrow) = (values([3, 64], 0.1), values([3, 32], 0.1));
     let refuse = |input, linears: &[Linear<'_>], finish| {
-        linear(input, linears, finish, Arithmetic::Int8).unwrap_err().to_string()
+        linear(input, linears, finish, Arithmetic::Integer).unwrap_err().to_string()
     };
     let text = refuse(Input::new(&narrow), &[map(&w, None)], Finish::Store);
     assert!(text.contains("does not fit x of shape [3, 32]"), "{text}");

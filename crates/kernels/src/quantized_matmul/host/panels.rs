@@ -1,12 +1,12 @@
-//! Rows of int8 activations times panels of weights. Lanes are output features, so a product needs no sum across lanes, and
+//! Rows of activations in two terms of int8 times panels of weights. Lanes are output features, so a product needs no sum across lanes, and
 //! a group's scales and biases are vectors as they lie.
 //!
-//! A panel is multiplied by up to six rows at a time with all sums in registers; numbers are unpacked as they are read.
+//! A panel is multiplied by up to four rows at a time with all sums in registers; numbers are unpacked as they are read.
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
 
 use super::super::panels::{HALVES, Panels};
-use super::activations::{BLOCK, Int8Rows};
+use super::activations::{BLOCK, Int8Rows, RADIX};
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
@@ -77,12 +77,10 @@ impl<const BITS: usize> Body for Strip<'_, BITS> {
             while row < rows.end {
                 let out = &mut out[(row - rows.start) * stride..];
                 let left = rows.end - row;
-                // Two vectors of sums for each row, in integers and in floats, and some registers for operands.
+                // Six vectors of sums for each row, four in integers, and some registers for operands.
                 // SAFETY: panels and rows exist (`strip`), and `out` has room for them.
                 row += unsafe {
-                    if S::TILE >= 24 && left >= 6 {
-                        product::<S, BITS, 6>(s, weight, x, panel, row, stride, out)
-                    } else if S::TILE >= 24 && left >= 4 {
+                    if S::TILE >= 24 && left >= 4 {
                         product::<S, BITS, 4>(s, weight, x, panel, row, stride, out)
                     } else if left >= 2 {
                         product::<S, BITS, 2>(s, weight, x, panel, row, stride, out)
@@ -110,6 +108,7 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
     let vector = 4 * S::LANES;
     let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
     let blocks_per_group = blocks / groups;
+    let radix = s.splat(RADIX);
     let mut totals = [[s.splat(0.0); HALVES]; MR];
     // SAFETY: the caller's promise: panels and rows exist.
     unsafe {
@@ -124,24 +123,22 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
             let scales = factors(s, weight.scales(), at);
             let biases = factors(s, weight.biases(), at);
             for inner in 0..blocks_per_group {
-                let mut dots = [[s.zeros(); HALVES]; MR];
+                let (mut high, mut low) = ([[s.zeros(); HALVES]; MR], [[s.zeros(); HALVES]; MR]);
                 for quad in 0..QUADS {
                     let four = [
                         numbers_of::<S, BITS>(s, block, quad),
                         numbers_of::<S, BITS>(s, block.add(BITS * vector), quad),
                     ];
                     for m in 0..MR {
-                        let x = s.splat_four(quads.add(m * layout.bytes + 4 * quad));
+                        let from = quads.add(m * layout.bytes + 4 * quad);
+                        let (first, second) = (s.splat_four(from), s.splat_four(from.add(BLOCK)));
                         for p in 0..HALVES {
-                            dots[m][p] = if BITS == 8 {
-                                s.dot::<true>(dots[m][p], four[p], x)
-                            } else {
-                                s.dot::<false>(dots[m][p], four[p], x)
-                            };
+                            high[m][p] = dot::<S, BITS>(s, high[m][p], four[p], first);
+                            low[m][p] = dot::<S, BITS>(s, low[m][p], four[p], second);
                         }
                     }
                 }
-                quads = quads.add(BLOCK);
+                quads = quads.add(2 * BLOCK);
                 for line in 0..HALVES * BITS * vector / 64 {
                     s.prefetch(block.wrapping_add(AHEAD + 64 * line));
                 }
@@ -150,7 +147,8 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
                 for m in 0..MR {
                     let step = s.splat(*steps.add(m * layout.steps + at));
                     for p in 0..HALVES {
-                        totals[m][p] = s.fma(s.to_floats(dots[m][p]), s.mul(scales[p], step), totals[m][p]);
+                        let dot = s.fma(s.to_floats(high[m][p]), radix, s.to_floats(low[m][p]));
+                        totals[m][p] = s.fma(dot, s.mul(scales[p], step), totals[m][p]);
                     }
                 }
             }
@@ -169,6 +167,11 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
         }
     }
     MR
+}
+
+#[inline(always)]
+fn dot<S: Bytes, const BITS: usize>(s: S, sums: S::I, numbers: S::I, x: S::I) -> S::I {
+    if BITS == 8 { s.dot::<true>(sums, numbers, x) } else { s.dot::<false>(sums, numbers, x) }
 }
 
 /// Scales or biases of a group of a panel.
