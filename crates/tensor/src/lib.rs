@@ -20,6 +20,7 @@
 pub mod compile;
 mod error;
 pub mod fast;
+pub mod faults;
 pub mod host;
 mod host_memory;
 pub mod io;

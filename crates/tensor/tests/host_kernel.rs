@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 use strata_tensor::compile::compile;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut, apply};
-use strata_tensor::{Array, eval, memory, ops};
+use strata_tensor::{Array, Dtype, eval, memory, ops};
 
 /// `out[i, j] = factor * x[i, j]`, reading through strides.
 #[derive(PartialEq)]
@@ -109,7 +109,7 @@ fn a_takeover_copies_while_somebody_else_holds_the_input() {
 #[test]
 fn a_takeover_is_in_place_when_nobody_else_needs_the_input() {
     let n = 1 << 22;
-    let mut x = ops::zeros([n], strata_tensor::Dtype::Float32).unwrap();
+    let mut x = ops::zeros([n], Dtype::Float32).unwrap();
     x.eval().unwrap();
     memory::reset_peak_memory().unwrap();
     let before = memory::active_memory().unwrap();
@@ -124,7 +124,7 @@ fn a_takeover_is_in_place_when_nobody_else_needs_the_input() {
 #[test]
 fn takeovers_of_several_outputs_are_in_place_too() {
     let n = 1 << 22;
-    let zeros = || ops::zeros([n], strata_tensor::Dtype::Float32).unwrap();
+    let zeros = || ops::zeros([n], Dtype::Float32).unwrap();
     let mut both = vec![zeros(), zeros()];
     eval(&both).unwrap();
     memory::reset_peak_memory().unwrap();
@@ -168,9 +168,22 @@ fn refusals_errors_and_panics_become_errors() {
 fn compiled_graphs_follow_changing_shapes() {
     let f = compile(|x: &[Array]| apply(Scale(3.0), &[&x[0].add(&x[0])?]), true).unwrap();
     for rows in [1, 2, 5] {
-        let x = ops::ones([rows, 3], strata_tensor::Dtype::Float32).unwrap();
+        let x = ops::ones([rows, 3], Dtype::Float32).unwrap();
         let y = f.call(&[&x]).unwrap().remove(0);
         assert_eq!(y.to_vec::<f32>().unwrap(), vec![6.0; rows as usize * 3]);
     }
     assert_eq!(f.traces(), 1);
+}
+
+#[test]
+fn what_an_update_updates_is_its_source_until_it_is_computed() {
+    let old = ops::zeros([4, 2], Dtype::Float32).unwrap();
+    old.eval().unwrap();
+    let update = ops::ones([1, 2], Dtype::Float32).unwrap();
+    let new = old.slice_update_axis(&update, 0, 1, 2).unwrap();
+    let source = new.pending_source().unwrap().expect("not computed yet");
+    assert_eq!(source.to_vec::<f32>().unwrap(), [0.0; 8]);
+    assert!(source.pending_source().unwrap().is_none());
+    new.eval().unwrap();
+    assert!(new.pending_source().unwrap().is_none());
 }

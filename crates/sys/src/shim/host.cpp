@@ -239,6 +239,24 @@ extern "C" const void* strata_array_data(const mlx_array arr) {
   }
 }
 
+extern "C" int strata_array_source(mlx_array* res, const mlx_array arr) {
+  try {
+    const auto& a = mlx_array_get_(arr);
+    if (a.status() == array::Status::unscheduled && a.has_primitive() && !a.inputs().empty()) {
+      auto outputs = a.outputs();
+      size_t place = 0;
+      while (place + 1 < outputs.size() && outputs[place].id() != a.id()) {
+        ++place;
+      }
+      mlx_array_set_(*res, a.inputs()[std::min(place, a.inputs().size() - 1)]);
+    }
+  } catch (std::exception& e) {
+    mlx_error(e.what());
+    return 1;
+  }
+  return 0;
+}
+
 extern "C" int strata_graph_names(mlx_string* res, const mlx_vector_array outputs) {
   try {
     std::unordered_set<const mlx::core::Primitive*> seen;

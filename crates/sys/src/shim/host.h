@@ -68,6 +68,10 @@ const void* strata_array_data(const mlx_array arr);
 // Names of the primitives that evaluating `outputs` would run, one a line. Returns 0, or 1 after calling the handler.
 int strata_graph_names(mlx_string* res, const mlx_vector_array outputs);
 
+// The operand in `arr`'s place (the last one, if there are fewer) of what will compute `arr`; `res` stays as it is when
+// there is none, or `arr` is computed or under way. Returns 0, or 1 after calling the handler.
+int strata_array_source(mlx_array* res, const mlx_array arr);
+
 #ifdef __cplusplus
 }
 #endif

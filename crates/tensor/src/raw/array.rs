@@ -260,6 +260,18 @@ impl Array {
         Ok(out)
     }
 
+    /// Of the operation that will compute this array, the operand in the array's place among its results: of an update, what
+    /// is updated. `None` when the array has been computed or is being computed, and when it was made of nothing.
+    ///
+    /// # Errors
+    /// None in practice; MLX's status is passed on.
+    pub fn pending_source(&self) -> Result<Option<Self>> {
+        let mut out = Self::empty();
+        // SAFETY: (2).
+        status("pending_source", unsafe { sys::strata_array_source(&raw mut out.handle, self.handle) })?;
+        Ok((!out.handle.ctx.is_null()).then_some(out))
+    }
+
     /// True when the elements lie in memory in row-major order without gaps; evaluates the array.
     pub(crate) fn is_row_contiguous(&self) -> Result<bool> {
         self.eval()?;

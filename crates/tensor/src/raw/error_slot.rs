@@ -1,13 +1,15 @@
 //! mlx-c's process-wide error handler, and the message it leaves for the calling thread.
 
 use crate::error::Error;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::panic::Location;
 use std::sync::Once;
 
 thread_local! {
     static MESSAGE: RefCell<Option<String>> = const { RefCell::new(None) };
+    /// Calls until one is to fail; 0: none is.
+    static CALLS_LEFT: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Installs our handler once per process. mlx-c's own handler prints and exits, so every door passes here first.
@@ -34,7 +36,30 @@ extern "C" fn keep(message: *const c_char, _data: *mut c_void) {
 /// Turns a status into a result, taking this thread's message.
 #[track_caller]
 pub(crate) fn status(op: &'static str, code: c_int) -> Result<(), Error> {
-    if code == 0 { Ok(()) } else { Err(taken(op)) }
+    if code != 0 {
+        return Err(taken(op));
+    }
+    match CALLS_LEFT.get() {
+        0 => Ok(()),
+        left => {
+            CALLS_LEFT.set(left - 1);
+            if left == 1 {
+                Err(Error::mlx(op, "failed to order".to_owned(), Location::caller()))
+            } else {
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Has the `nth` call from now on fail on this thread; 0: none.
+pub(crate) fn fail_call(nth: u64) {
+    CALLS_LEFT.set(nth);
+}
+
+/// Calls until one is to fail on this thread; 0: none is.
+pub(crate) fn calls_left() -> u64 {
+    CALLS_LEFT.get()
 }
 
 /// The error that the failed call `op` left on this thread.

@@ -22,6 +22,7 @@ mod stream;
 
 pub use array::{Array, Element};
 pub(crate) use closure::Compiled;
+pub(crate) use error_slot::{calls_left, fail_call};
 
 pub(crate) use host_kernel::apply as apply_host_kernel;
 pub(crate) use io::{Gguf, load_gguf, load_safetensors, save_safetensors};
