@@ -13,6 +13,8 @@ use std::{fs, io};
 
 /// Files of the cache end in this; others in the folder are left alone.
 const ENDING: &str = ".state.safetensors";
+/// And in this behind the process's number while they are written.
+const UNFINISHED: &str = ".part";
 /// Snapshots that may wait to be written; more are dropped, as a cache may.
 const WAITING: usize = 4;
 
@@ -33,8 +35,12 @@ impl DiskCache {
     /// When the folder cannot be made or listed, or no thread started.
     pub fn open(folder: &Path, limit: u64) -> io::Result<Self> {
         fs::create_dir_all(folder)?;
+        make_room(folder, limit)?;
         let mut index = BTreeMap::new();
         for (path, size, _) in files(folder)? {
+            if !path.as_os_str().to_string_lossy().ends_with(ENDING) {
+                continue;
+            }
             let key = fs::File::open(&path).map_err(|e| e.to_string());
             match key.and_then(|mut file| Snapshot::key(&mut file, size)) {
                 Ok((namespace, tokens)) => {
@@ -119,7 +125,7 @@ fn write(folder: &Path, name: &str, bytes: &[u8], limit: u64) -> io::Result<()> 
         return Ok(());
     }
     make_room(folder, limit - bytes.len() as u64)?;
-    let unfinished = folder.join(format!("{name}.{}.part", std::process::id()));
+    let unfinished = folder.join(format!("{name}.{}{UNFINISHED}", std::process::id()));
     let written = fs::File::create(&unfinished).and_then(|mut file| {
         io::Write::write_all(&mut file, bytes)?;
         file.sync_all()
@@ -146,12 +152,14 @@ fn make_room(folder: &Path, limit: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// The cache's files: path, bytes and time of last use.
+/// The cache's files, unfinished ones included, which a process that was ended may have left: path, bytes and time of last
+/// use.
 fn files(folder: &Path) -> io::Result<Vec<(PathBuf, u64, std::time::SystemTime)>> {
     let mut files = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        if entry.file_name().to_string_lossy().ends_with(ENDING) {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        if name.ends_with(ENDING) || (name.contains(ENDING) && name.ends_with(UNFINISHED)) {
             // A file that another process has just deleted is no file.
             let Ok(metadata) = entry.metadata() else { continue };
             if metadata.is_file() {

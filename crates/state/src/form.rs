@@ -4,8 +4,8 @@
 use crate::error::{Error, Result};
 use crate::format::Format;
 use crate::mask::{Masks, Seen, Span};
-use crate::paged::PagedRead;
 use crate::planes::Planes;
+use crate::pool::PagedRead;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
 use strata_contracts::KernelSet;

@@ -2,8 +2,8 @@
 //! nowhere else.
 
 use crate::error::{Error, Result};
-use crate::paged::PagedRead;
 use crate::planes::Planes;
+use crate::pool::PagedRead;
 use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, QuantScheme};
 use strata_kernels::attention;

@@ -22,6 +22,7 @@ mod mixed;
 mod paged;
 mod plain;
 mod planes;
+mod pool;
 mod prefix;
 mod read;
 mod recurrent;

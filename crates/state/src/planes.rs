@@ -44,6 +44,21 @@ impl Planes {
         self.map(|a| a.slice_axis(TIME, start as i32, stop as i32))
     }
 
+    /// The newest content that can be computed: where computing the last writes fails, what was there before them. MLX may
+    /// give up an evaluation at the first failure, and then what depends on it fails for ever.
+    pub(crate) fn settled(&self) -> Result<Self> {
+        self.map(|plane| {
+            let mut plane = plane.clone();
+            while let Some(source) = plane.pending_source()? {
+                if plane.eval().is_ok() {
+                    break;
+                }
+                plane = source;
+            }
+            Ok(plane)
+        })
+    }
+
     /// Zeros for `positions` positions of as many rows.
     pub(crate) fn room(&self, positions: usize) -> Result<Self> {
         self.blank(self.rows(), positions)

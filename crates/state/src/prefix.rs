@@ -4,6 +4,7 @@
 
 use crate::error::Result;
 use crate::state::State;
+use strata_tensor::eval;
 
 /// Prefixes in memory, up to a number of bytes.
 #[derive(Debug)]
@@ -102,13 +103,17 @@ impl PrefixCache {
         Ok(Some(state))
     }
 
-    /// Keeps the state of a sequence that has read exactly `tokens`. False when it is larger than the whole cache or is not
-    /// the state of one sequence that has read as many tokens; nothing changes then.
-    pub fn insert(&mut self, namespace: &str, tokens: &[u32], state: &State) -> bool {
+    /// Keeps the state of a sequence that has read exactly `tokens`, and evaluates it: an entry is one that can be read.
+    /// False when it is larger than the whole cache or is not the state of one sequence that has read as many tokens.
+    ///
+    /// # Errors
+    /// What MLX reports of the evaluation. Nothing changes then, as where the result is false.
+    pub fn insert(&mut self, namespace: &str, tokens: &[u32], state: &State) -> Result<bool> {
         let bytes = state.bytes();
         if tokens.is_empty() || state.row_positions() != [tokens.len()] || bytes > self.limit {
-            return false;
+            return Ok(false);
         }
+        eval(state.arrays())?;
         let back = state.trimmable();
         // Shorter ones that the new one can stand for, and the same one again.
         self.remove_where(|entry| {
@@ -124,7 +129,7 @@ impl PrefixCache {
         let (namespace, tokens, state) = (namespace.to_owned(), tokens.to_vec(), state.clone());
         self.entries.push(Entry { namespace, tokens, state, bytes, value, used });
         self.held += bytes;
-        true
+        Ok(true)
     }
 
     /// Gives up the entries of a namespace.

@@ -9,8 +9,8 @@ use std::ops::{Deref, DerefMut};
 /// An open round on a state. A forward pass uses it as the state that it is; dropping it takes everything back.
 ///
 /// What is kept continues, bit for bit, as if the rest had never been appended: positions kept lie where single steps would
-/// have put them, unless rows keep different numbers or change their number format meanwhile. Going back covers whatever fails while a
-/// pass is built; when evaluating its arrays fails, the arrays of the pass are lost and with them the sequences in it.
+/// have put them, unless rows keep different numbers or change their number format meanwhile. Going back covers what fails
+/// while a pass is built and what fails while it is evaluated.
 #[derive(Debug)]
 pub struct Round<'a> {
     state: &'a mut State,

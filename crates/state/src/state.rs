@@ -236,7 +236,8 @@ impl State {
         Ok(())
     }
 
-    /// One row as a sequence of its own, which holds no memory of the batch.
+    /// One row as a sequence of its own, which holds no memory of the batch; of pages, only its own, in the pool that they are
+    /// of.
     ///
     /// # Errors
     /// [`Error::NoSuchRow`]; [`Error::OpenRows`]; what MLX reports.

@@ -191,6 +191,41 @@ fn the_folder_keeps_to_its_limit() {
 }
 
 #[test]
+fn the_limit_holds_from_the_start_and_covers_files_that_were_never_finished() {
+    let folder = tempfile::tempdir().unwrap();
+    let size = snapshot("m", 8).encode().len() as u64;
+    let mut disk = DiskCache::open(folder.path(), 10 * size).unwrap();
+    for count in 5..9 {
+        assert!(disk.store(snapshot("m", count)));
+    }
+    disk.close();
+    let left = folder.path().join("0123.state.safetensors.77.part");
+    fs::write(&left, vec![0; size as usize]).unwrap();
+    fs::File::options().append(true).open(&left).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    drop(DiskCache::open(folder.path(), 2 * size).unwrap());
+    let held: u64 = files(folder.path()).iter().map(|path| fs::metadata(path).unwrap().len()).sum();
+    assert!(held <= 2 * size && !left.exists(), "{held} bytes where {size} are one file");
+}
+
+#[test]
+fn b42_a_state_is_saved_and_read_by_other_threads() {
+    let folder = tempfile::tempdir().unwrap();
+    let (made, path) = (snapshot("m", 6), folder.path().to_owned());
+    let copy = made.clone();
+    let read = std::thread::spawn(move || {
+        let mut disk = DiskCache::open(&path, 1 << 20).unwrap();
+        assert!(disk.store(copy));
+        disk.close();
+        DiskCache::open(&path, 1 << 20).unwrap().find("m", &tokens(7)).unwrap()
+    });
+    let read = read.join().unwrap();
+    assert_eq!(read, made);
+    let (mut restored, mut cold) = (read.restore(&empty(KvFormat::Plain)).unwrap(), empty(KvFormat::Plain));
+    self::read(&mut cold, 6);
+    assert_eq!(self::read(&mut restored, 1), self::read(&mut cold, 1));
+}
+
+#[test]
 fn broken_files_are_deleted_and_strange_ones_left_alone() {
     let folder = tempfile::tempdir().unwrap();
     let mut disk = DiskCache::open(folder.path(), 1 << 20).unwrap();

@@ -196,6 +196,28 @@ fn no_page_is_gathered_by_a_fast_read() {
     assert_eq!(gathers[0], gathers[1] + 2, "{names:?}");
 }
 
+/// However many positions there are, a step rotates what is new: keys, values, queries and the result.
+#[test]
+fn rotated_rows_are_not_rotated_back_one_by_one() {
+    let kv = KvScheme { format: KvFormat::Turbo { keys: 4, values: 3 }, ..KvScheme::default() };
+    for length in [3, 300] {
+        let mut pair = Pair::new(full(64), &kv, TYPES[0]);
+        for state in &mut pair.states {
+            for length in [length, 1] {
+                let new = normal(5, [1, 2, length, 64], Dtype::Float32);
+                state.layer(0).append(&new, &new, Phase::Window).unwrap();
+                state.advance(length as usize);
+            }
+            strata_tensor::eval(state.arrays()).unwrap();
+            let new = normal(7, [1, 2, 1, 64], Dtype::Float32);
+            let read = state.layer(0).append(&new, &new, Phase::Decode).unwrap();
+            let out = read.attend(&normal(8, [1, HEADS, 1, 64], Dtype::Float32), 0.2).unwrap();
+            let names = ops::graph_names([&out]).unwrap();
+            assert_eq!(names.iter().filter(|name| *name == "Hadamard").count(), 4, "{length}: {names:?}");
+        }
+    }
+}
+
 #[test]
 fn a_row_never_reads_what_another_sequence_left_in_a_page() {
     for kernels in [KernelSet::Reference, KernelSet::Fast] {

@@ -2,7 +2,7 @@
 //! time: the count is the process's.
 
 use std::sync::{Mutex, PoisonError};
-use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, QuantScheme};
+use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, LayerKv, QuantScheme};
 use strata_state::{Error, Phase, Side, State, projected_bytes};
 use strata_tensor::{Array, Dtype, eval, memory, ops};
 
@@ -10,6 +10,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 const FULL: LayerKind = LayerKind::Full { kv_heads: 2, head_dim: 32 };
 const RING: LayerKind = LayerKind::Sliding { kv_heads: 2, head_dim: 32, window: 64 };
+const LATENT: LayerKind = LayerKind::Latent { rank: 64, rope_dim: 32 };
 
 /// MLX's allocator rounds a buffer up to a page at most.
 const PAGE: usize = 16 << 10;
@@ -28,7 +29,12 @@ fn read(state: &mut State, length: usize) {
     let rows = state.rows() as i32;
     for layer in 0..state.len() {
         let new = normal(rows, length);
-        state.layer(layer).append(&new, &new, Phase::Window).unwrap();
+        // The two heads of 32 values are one latent vector of 64.
+        let latent = new.transpose(&[0, 2, 1, 3]).unwrap().reshape([rows, 1, length as i32, 64]).unwrap();
+        let rope = new.slice_axis(1, 0, 1).unwrap();
+        let layer = state.layer(layer);
+        let appended = layer.append(&new, &new, Phase::Window);
+        appended.or_else(|_| layer.append(&latent, &rope, Phase::Window)).unwrap();
     }
     state.advance(length);
     eval(state.arrays()).unwrap();
@@ -42,11 +48,15 @@ fn active() -> usize {
 fn projected_bytes_are_those_that_mlx_holds() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let affine = KvFormat::Affine(QuantScheme::affine(4, 32).unwrap());
+    let some = |layer| LayerKv { layer, scheme: QuantScheme::affine(8, 32).unwrap() };
     for (format, layers) in [
         (KvFormat::Plain, vec![FULL]),
         (KvFormat::Plain, vec![FULL, RING, FULL]),
         (affine.clone(), vec![FULL, RING]),
-        (affine, vec![FULL]),
+        (affine.clone(), vec![FULL]),
+        (affine, vec![LATENT, LATENT]),
+        (KvFormat::Turbo { keys: 4, values: 3 }, vec![FULL, LATENT]),
+        (KvFormat::Layers(vec![some(2), some(1)]), vec![FULL, RING, FULL, LATENT]),
     ] {
         let composition = composition(format);
         let project = |tokens| projected_bytes(&layers, &composition, Dtype::Float32, 1, tokens).unwrap();
@@ -178,6 +188,45 @@ fn an_extracted_row_does_not_hold_the_batch() {
         let held = active() - before;
         assert!(held * 3 < whole, "{held} of {whole}");
         assert!(held <= row.bytes() + row.arrays().len() * PAGE);
+    }
+}
+
+#[test]
+fn b46_rows_that_finished_or_were_cancelled_hold_nothing() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let affine = KvFormat::Affine(QuantScheme::affine(8, 32).unwrap());
+    for format in [KvFormat::Plain, affine, KvFormat::Turbo { keys: 4, values: 4 }] {
+        let composition = composition(format);
+        let empty = || State::compose(&[FULL, RING, LATENT], &composition).unwrap();
+        let held = |requests: usize| {
+            let before = active();
+            let mut batch: Option<State> = None;
+            for request in 0..requests {
+                let mut row = empty();
+                read(&mut row, 3 + request % 90);
+                match &mut batch {
+                    Some(batch) => batch.join(&row).unwrap(),
+                    none => *none = Some(State::merge(&[&row]).unwrap()),
+                }
+                let running = batch.as_mut().unwrap();
+                read(running, 1);
+                // Every other one is cancelled in the middle of a pass that is never read.
+                if request % 2 == 0 {
+                    let mut round = running.begin().unwrap();
+                    failing_pass(&mut round, 2, 1).unwrap_err();
+                }
+                if running.rows() > 3 {
+                    let rows: Vec<usize> = (0..running.rows()).filter(|row| row % 2 == request % 2).collect();
+                    running.filter(&rows).unwrap();
+                }
+            }
+            let peak = active() - before;
+            drop(batch);
+            assert_eq!(active(), before, "all of it is given back");
+            peak
+        };
+        let (few, many) = (held(30), held(100));
+        assert!(many <= few + few / 2, "{many} bytes held after 100 requests, {few} after 30");
     }
 }
 

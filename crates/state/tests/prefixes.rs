@@ -42,7 +42,7 @@ fn state_of(layers: &[LayerKind], tokens: &[u32]) -> State {
 fn the_longest_common_prefix_is_continued() {
     let mut cache = PrefixCache::new(1 << 30);
     for tokens in [&[1, 2, 3][..], &[1, 2, 3, 4, 5, 6], &[1, 2, 9]] {
-        assert!(cache.insert("m", tokens, &state_of(&[FULL], tokens)));
+        assert!(cache.insert("m", tokens, &state_of(&[FULL], tokens)).unwrap());
     }
     let mut found = cache.find("m", &[1, 2, 3, 4, 7, 8]).unwrap().unwrap();
     assert_eq!(found.position(), 4);
@@ -58,7 +58,7 @@ fn the_longest_common_prefix_is_continued() {
 fn b30_the_last_token_of_a_known_prompt_is_read_again() {
     let prompt = [4, 5, 6, 7];
     let mut cache = PrefixCache::new(1 << 30);
-    cache.insert("m", &prompt, &state_of(&[FULL], &prompt));
+    cache.insert("m", &prompt, &state_of(&[FULL], &prompt)).unwrap();
     let mut found = cache.find("m", &prompt).unwrap().unwrap();
     assert_eq!(found.position(), 3);
     let mut cold = state_of(&[FULL], &prompt[..3]);
@@ -76,7 +76,7 @@ fn b01_a_wrapped_ring_serves_only_prompts_that_begin_with_all_of_it() {
     assert_eq!(state.trimmable(), 0);
     state.trim(3).unwrap_err();
     let mut cache = PrefixCache::new(1 << 30);
-    assert!(cache.insert("m", &long, &state));
+    assert!(cache.insert("m", &long, &state).unwrap());
     let shared: Vec<u32> = (0..10).chain([50, 51]).collect();
     assert!(cache.find("m", &shared).unwrap().is_none(), "the caller reads from the start");
     let longer: Vec<u32> = (0..15).collect();
@@ -87,7 +87,7 @@ fn b01_a_wrapped_ring_serves_only_prompts_that_begin_with_all_of_it() {
 fn an_entry_is_not_changed_by_those_who_continue_it() {
     let tokens: Vec<u32> = (0..11).collect();
     let mut cache = PrefixCache::new(1 << 30);
-    cache.insert("m", &tokens, &state_of(&[FULL, RING], &tokens));
+    cache.insert("m", &tokens, &state_of(&[FULL, RING], &tokens)).unwrap();
     let longer: Vec<u32> = (0..12).collect();
     let first = read(&mut cache.find("m", &longer).unwrap().unwrap(), &[11]);
     read(&mut cache.find("m", &longer).unwrap().unwrap(), &[77]);
@@ -100,24 +100,42 @@ fn the_cache_keeps_to_its_limit_and_puts_out_what_was_not_used() {
     let size = state_of(&[FULL], &entry(0)).bytes();
     let mut cache = PrefixCache::new(3 * size);
     for first in [0, 100, 200] {
-        assert!(cache.insert("m", &entry(first), &state_of(&[FULL], &entry(first))));
+        assert!(cache.insert("m", &entry(first), &state_of(&[FULL], &entry(first))).unwrap());
     }
     assert!(cache.find("m", &[0, 1, 2, 3, 9]).unwrap().is_some());
-    assert!(cache.insert("m", &entry(300), &state_of(&[FULL], &entry(300))));
-    assert!(cache.insert("m", &entry(400), &state_of(&[FULL], &entry(400))));
+    assert!(cache.insert("m", &entry(300), &state_of(&[FULL], &entry(300))).unwrap());
+    assert!(cache.insert("m", &entry(400), &state_of(&[FULL], &entry(400))).unwrap());
     assert_eq!((cache.len(), cache.bytes(), cache.statistics().evicted), (3, 3 * size, 2));
     assert!(cache.find("m", &[0, 1, 2, 3, 9]).unwrap().is_some(), "what was used stays longest");
-    assert!(!PrefixCache::new(size - 1).insert("m", &entry(0), &state_of(&[FULL], &entry(0))));
+    assert!(!PrefixCache::new(size - 1).insert("m", &entry(0), &state_of(&[FULL], &entry(0))).unwrap());
+}
+
+#[test]
+fn what_costs_least_to_read_again_for_its_bytes_goes_first() {
+    let tokens = |first: u32, count: u32| -> Vec<u32> { (first..first + count).collect() };
+    // 400 tokens in two steps of 256 positions cost more a byte than 40 in one.
+    let (short, long) = (tokens(0, 40), tokens(1000, 400));
+    let room = state_of(&[FULL], &long).bytes() + state_of(&[FULL], &short).bytes();
+    for order in [[&long, &short], [&short, &long]] {
+        let mut cache = PrefixCache::new(room);
+        for tokens in order {
+            assert!(cache.insert("m", tokens, &state_of(&[FULL], tokens)).unwrap());
+        }
+        let third = tokens(2000, 30);
+        assert!(cache.insert("m", &third, &state_of(&[FULL], &third)).unwrap());
+        let mut finds = |of: &[u32]| cache.find("m", &[of, &[9]].concat()).unwrap().is_some();
+        assert!(finds(&long) && !finds(&short), "whichever came last");
+    }
 }
 
 #[test]
 fn a_longer_entry_replaces_the_ones_it_can_stand_for() {
     let mut cache = PrefixCache::new(1 << 30);
-    cache.insert("m", &[1, 2], &state_of(&[FULL], &[1, 2]));
-    cache.insert("n", &[1, 2], &state_of(&[FULL], &[1, 2]));
-    cache.insert("m", &[1, 2, 3], &state_of(&[FULL], &[1, 2, 3]));
+    cache.insert("m", &[1, 2], &state_of(&[FULL], &[1, 2])).unwrap();
+    cache.insert("n", &[1, 2], &state_of(&[FULL], &[1, 2])).unwrap();
+    cache.insert("m", &[1, 2, 3], &state_of(&[FULL], &[1, 2, 3])).unwrap();
     assert_eq!(cache.len(), 2);
-    assert!(!cache.insert("m", &[1, 2], &state_of(&[FULL], &[1])), "another number of tokens");
+    assert!(!cache.insert("m", &[1, 2], &state_of(&[FULL], &[1])).unwrap(), "another number of tokens");
     cache.clear("m");
     assert_eq!(cache.len(), 1);
 }

@@ -138,6 +138,30 @@ fn a_round_replays_the_kept_prefix_of_each_row() {
 }
 
 #[test]
+fn b08_drafts_that_are_always_wrong_leave_no_trace_in_a_memory() {
+    // The next input is made of the last output, as a greedy token would be.
+    let next = |out: &Array| out.slice_axis(1, 0, 1).unwrap().multiply_number(1.7).unwrap().sin().unwrap();
+    let (mut plain, mut drafted) = (state(), state());
+    let prompt = inputs(1, 7);
+    let last = |out: Array| out.slice_axis(1, 6, 7).unwrap();
+    let mut input = next(&last(read(&mut plain, &prompt, Phase::Window)));
+    read(&mut drafted, &prompt, Phase::Window);
+    for step in 0..9 {
+        let wrong = inputs(50 + step, 3);
+        let mut round = drafted.begin().unwrap();
+        let verified = read(&mut round, &ops::concatenate(&[&input, &wrong], 1).unwrap(), Phase::Window);
+        round.commit(&[1]).unwrap();
+        let expected = read(&mut plain, &input, Phase::Decode);
+        let first = verified.slice_axis(1, 0, 1).unwrap();
+        assert_eq!(first.to_bytes().unwrap(), expected.to_bytes().unwrap(), "step {step}");
+        assert_eq!(memory(&mut drafted), memory(&mut plain), "step {step}");
+        assert_eq!(drafted.position(), plain.position());
+        assert!(drafted.trim(1).is_err(), "a memory says that it cannot go back");
+        input = next(&expected);
+    }
+}
+
+#[test]
 fn a_dropped_round_leaves_the_memory_as_it_was() {
     let mut state = state();
     read(&mut state, &inputs(1, 4), Phase::Window);

@@ -1,7 +1,7 @@
 //! Layers that read what another has stored, and latent attention.
 
 use strata_contracts::{Composition, KernelSet, LayerKind};
-use strata_state::{Phase, State};
+use strata_state::{Phase, Positions, Side, State};
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
 fn normal(seed: u64, shape: [i32; 4]) -> Array {
@@ -37,6 +37,54 @@ fn b05_a_captured_read_stays_what_it_was_when_the_donor_moves_on() {
             strata_tensor::eval(state.arrays()).unwrap();
         }
         assert_eq!(captured.attend(&queries, 0.5).unwrap().to_bytes().unwrap(), expected, "{donor:?}");
+    }
+}
+
+#[test]
+fn b05_shared_layers_give_the_same_for_every_chunking() {
+    let rope = fast::Rope { dims: 4, traditional: false, base: Some(10_000.0), scale: 1.0, freqs: None };
+    let rotate = |x: &Array, at: &Positions| match at {
+        Positions::Uniform(at) => fast::rope(x, &rope, *at).unwrap(),
+        Positions::Rows(at) => fast::rope_dynamic(x, &rope, at).unwrap(),
+    };
+    for donor in [
+        LayerKind::Full { kv_heads: 2, head_dim: 4 },
+        LayerKind::Sliding { kv_heads: 2, head_dim: 4, window: 6 },
+    ] {
+        let layers = [donor, LayerKind::Shared { donor: 0 }];
+        // Donor and sharer rotate at the position read before the donor appends.
+        let pass = |state: &mut State, x: &Array| {
+            let positions = state.positions();
+            let keys = rotate(&x.slice_axis(1, 0, 2).unwrap(), &positions);
+            let read = state.layer(0).append(&keys, &x.slice_axis(1, 2, 4).unwrap(), Phase::Window).unwrap();
+            let outs = [0, 1].map(|_| read.attend(&rotate(x, &positions), 0.5).unwrap());
+            state.advance(x.dim(2) as usize);
+            ops::concatenate(&[&outs[0], &outs[1]], 1).unwrap()
+        };
+        for rows in [1, 2] {
+            let x = normal(7, [rows, 4, 15, 4]);
+            let mut results = Vec::new();
+            for chunks in [&[10][..], &[4, 6], &[1, 3, 2, 4]] {
+                let mut state = compose(&layers);
+                if rows == 2 {
+                    state.begin_padded(&[10, 10], Side::Right).unwrap();
+                }
+                let (mut outs, mut start) = (Vec::new(), 0);
+                for &length in chunks.iter().chain(&[1, 1, 1, 1, 1]) {
+                    if rows == 2 && start == 10 {
+                        state.end_padded().unwrap();
+                    }
+                    outs.push(pass(&mut state, &x.slice_axis(2, start, start + length).unwrap()));
+                    start += length;
+                }
+                let all = ops::concatenate(&outs.iter().collect::<Vec<_>>(), 2).unwrap();
+                results.push(all.to_vec::<f32>().unwrap());
+            }
+            for other in &results[1..] {
+                let near = results[0].iter().zip(other).all(|(a, b)| (a - b).abs() < 1e-5);
+                assert!(near, "{donor:?}, {rows} rows");
+            }
+        }
     }
 }
 
