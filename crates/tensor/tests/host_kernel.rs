@@ -2,6 +2,7 @@
 //! Truth comes from plain Rust on the same numbers.
 
 use smallvec::{SmallVec, smallvec};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_tensor::compile::compile;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut, apply};
 use strata_tensor::{Array, Dtype, eval, memory, ops};
@@ -77,6 +78,12 @@ impl HostKernel for PokeBoth {
     }
 }
 
+/// One at a time for tests that count memory: the counters are the process's.
+fn turn() -> MutexGuard<'static, ()> {
+    static COUNTERS: Mutex<()> = Mutex::new(());
+    COUNTERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 fn matrix() -> Array {
     Array::from_slice(&[1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0], [2, 3]).unwrap()
 }
@@ -108,6 +115,7 @@ fn a_takeover_copies_while_somebody_else_holds_the_input() {
 
 #[test]
 fn a_takeover_is_in_place_when_nobody_else_needs_the_input() {
+    let _turn = turn();
     let n = 1 << 22;
     let mut x = ops::zeros([n], Dtype::Float32).unwrap();
     x.eval().unwrap();
@@ -123,6 +131,7 @@ fn a_takeover_is_in_place_when_nobody_else_needs_the_input() {
 
 #[test]
 fn takeovers_of_several_outputs_are_in_place_too() {
+    let _turn = turn();
     let n = 1 << 22;
     let zeros = || ops::zeros([n], Dtype::Float32).unwrap();
     let mut both = vec![zeros(), zeros()];

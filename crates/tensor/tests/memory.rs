@@ -1,14 +1,18 @@
 //! Nothing leaks, whatever the order of cloning, evaluating, failing and dropping. MLX's counters are of the whole
 //! process, so these tests have a binary of their own and take turns.
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_tensor::compile::compile;
 use strata_tensor::io::{load_safetensors, save_safetensors};
 use strata_tensor::{Array, Dtype, memory, ops};
 
-static COUNTERS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+/// Taken before a test makes its first array: each counts those of all.
+fn turn() -> MutexGuard<'static, ()> {
+    static COUNTERS: Mutex<()> = Mutex::new(());
+    COUNTERS.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 fn returns_to_the_same_memory(work: impl Fn()) {
-    let _turn = COUNTERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     work();
     let before = memory::active_memory().unwrap();
     for _ in 0..50 {
@@ -24,6 +28,7 @@ fn random(shape: [i32; 2]) -> Array {
 
 #[test]
 fn b46_memory_returns_after_every_order_of_clone_eval_drop() {
+    let _turn = turn();
     returns_to_the_same_memory(|| {
         let x = random([31, 17]);
         let y = x.matmul(&x.transpose(&[1, 0]).unwrap()).unwrap();
@@ -41,6 +46,7 @@ fn b46_memory_returns_after_every_order_of_clone_eval_drop() {
 
 #[test]
 fn b46_memory_returns_after_errors_and_closures() {
+    let _turn = turn();
     returns_to_the_same_memory(|| {
         let x = random([5, 3]);
         assert!(x.matmul(&x).is_err());
@@ -57,6 +63,7 @@ fn b46_memory_returns_after_errors_and_closures() {
 
 #[test]
 fn b46_rounds_of_every_kind_of_handle_leave_nothing() {
+    let _turn = turn();
     let x = Array::from_slice(&[1.0f32, 2.0], [2]).unwrap();
     let double = compile(|i: &[Array]| Ok(vec![i[0].add(&i[0])?]), false).unwrap();
     let folder = tempfile::tempdir().unwrap();
@@ -86,7 +93,6 @@ fn b46_rounds_of_every_kind_of_handle_leave_nothing() {
 /// Rounds leave neither arrays nor, beside a few pages, 16 bytes each of anything else: the least that malloc gives for
 /// a handle is 32.
 fn leaves_nothing(what: &str, rounds: usize, round: impl Fn()) {
-    let _turn = COUNTERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     (0..rounds / 20).for_each(|_| round());
     let (before, resident) = (memory::active_memory().unwrap(), resident_kib());
     (0..rounds).for_each(|_| round());
