@@ -6,7 +6,7 @@
 mod call;
 mod finish;
 mod prepare;
-mod tile;
+mod strip;
 
 pub use call::{Call, Finish, Linear, Matrix, Norm, Route};
 
@@ -159,7 +159,7 @@ fn spread<T: Lane>(
         }
         let work = Work { level, call, rows, prepared, span, start: places.start };
         let columns = part * per_task * TILE..((part + 1) * per_task * TILE).min(width(linear));
-        let step = if tile::is_streamed(prepared, span.places.len()) { per_task * TILE } else { TILE };
+        let step = if strip::is_streamed(prepared, span.places.len()) { per_task * TILE } else { TILE };
         for first in columns.clone().step_by(step) {
             work.strip(linear, first..columns.end.min(first + step), step, &outputs[linear]);
         }
@@ -221,6 +221,6 @@ impl<T: Lane> Work<'_, T> {
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.matrix(self.span.expert)),
             Matrix::Panels(matrix) => Matrix::Panels(matrix),
         };
-        tile::multiply(self.level, matrix, bias, self.prepared, rows, columns, stride, out);
+        strip::multiply(self.level, matrix, bias, self.prepared, rows, columns, stride, out);
     }
 }

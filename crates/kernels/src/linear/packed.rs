@@ -1,5 +1,5 @@
 //! A weight matrix packed for this machine, and the node of MLX's graph that packs it. Inputs: packed numbers, scales and
-//! biases as MLX has them; outputs: those of [`panels`].
+//! biases as MLX has them; outputs: those of [`panels`](crate::quantized_matmul::panels).
 
 use crate::host::Level;
 use crate::host::memory::floats;
@@ -7,7 +7,7 @@ use crate::host::node::{Float, with_float};
 use crate::quantized_matmul::Quantized;
 use crate::quantized_matmul::host::activations::BLOCK;
 use crate::quantized_matmul::host::pack;
-use crate::quantized_matmul::panels::{self, HALVES};
+use crate::quantized_matmul::panels::HALVES;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use strata_contracts::{Dtype, QuantScheme};
@@ -101,10 +101,7 @@ impl Pack {
         let matrix = Quantized::new(inputs[0].slice()?, factors[0], factors[1], self.scheme, rows, columns)
             .map_err(|error| error.to_string())?;
         let from = [inputs[1].slice::<E>()?, inputs[2].slice::<E>()?];
-        debug_assert_eq!(from[0].len(), rows * columns / self.scheme.group_size() as usize);
-        let words = words.slice_mut()?;
-        debug_assert_eq!(words.len(), panels::sizes(self.scheme, rows, columns, self.lanes)[0]);
-        pack::pack(matrix, from, self.lanes, words, [scales.slice_mut()?, biases.slice_mut()?]);
+        pack::pack(matrix, from, self.lanes, words.slice_mut()?, [scales.slice_mut()?, biases.slice_mut()?]);
         Ok(())
     }
 }

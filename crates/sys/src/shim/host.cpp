@@ -79,6 +79,8 @@ class HostKernel : public mlx::core::Primitive {
         inputs_(std::move(inputs)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
+    auto call = std::make_shared<Call>();
+    call->inputs = views(inputs, view);
     // Every output holds the inputs, which would then never be free to be taken over. The outputs have been reached, so
     // one list of inputs, the one at hand, is enough.
     for (auto& out : outputs) {
@@ -86,8 +88,6 @@ class HostKernel : public mlx::core::Primitive {
         out.inputs().clear();
       }
     }
-    auto call = std::make_shared<Call>();
-    call->inputs = views(inputs, view);
     call->outputs.reserve(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[edge(donations_[i])]);
@@ -141,6 +141,10 @@ class HostKernel : public mlx::core::Primitive {
   // Views of all of the kernel's inputs, given those that are edges.
   template <class View>
   std::vector<strata_view> views(const std::vector<array>& edges, View&& view_of) const {
+    // An evaluation that failed (memory ran out) may have left an output that is asked for again without its inputs.
+    if (edges.size() + inputs_->constants.size() != inputs_->views.size()) {
+      throw std::runtime_error(std::string("[") + vtable_->name + "] inputs are gone: an earlier evaluation failed");
+    }
     auto all = inputs_->views;
     size_t next = 0;
     for (size_t i = 0; i < all.size(); ++i) {
