@@ -32,7 +32,7 @@ pub(crate) fn apply<K: HostKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<A
         SmallVec::from_elem(sys::mlx_array { ctx: std::ptr::null_mut() }, K::OUTPUTS.len());
     // SAFETY: (2), (3), (5); the shim owns `kernel` from here on and drops it once; the vtable is a static; there are as
     // many outputs as it says.
-    status(name, unsafe {
+    let code = unsafe {
         sys::strata_host_apply(
             outputs.as_mut_ptr(),
             inputs.as_ptr(),
@@ -42,9 +42,11 @@ pub(crate) fn apply<K: HostKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<A
             donations.as_ptr(),
             stream.raw(),
         )
-    })?;
-    // All handles get an owner before one of them is refused.
-    let outputs: SmallVec<[_; 4]> = outputs.into_iter().map(|handle| Array::owning(name, handle)).collect();
+    };
+    // All handles that were filled get an owner before anything is refused.
+    let filled = outputs.into_iter().filter(|handle| !handle.ctx.is_null());
+    let outputs: SmallVec<[_; 4]> = filled.map(|handle| Array::owning(name, handle)).collect();
+    status(name, code)?;
     outputs.into_iter().collect()
 }
 
