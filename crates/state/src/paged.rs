@@ -11,7 +11,7 @@ use crate::form::Form;
 use crate::layer::Side;
 use crate::mask::{Seen, Span};
 use crate::planes::Planes;
-use crate::pool::{Pool, Table};
+use crate::pool::{Pool, Table, Written};
 use crate::read::AttentionRead;
 use crate::rows::Rows;
 use crate::snapshot::Saved;
@@ -31,6 +31,8 @@ pub struct PagedCache {
     /// Small arrays that cannot be computed before the pool's newest content is: what there is to evaluate. They hold no
     /// memory of the pool, which thus stays free to be written in place.
     tokens: Vec<Array>,
+    /// What became of the newest positions.
+    written: Written,
 }
 
 impl PagedCache {
@@ -41,7 +43,8 @@ impl PagedCache {
 
     pub(crate) fn of_form(form: Form, page: u32) -> Self {
         let page = page.max(1) as usize;
-        Self { form, pool: Rc::new(Pool::new(page)), tables: Vec::new(), rows: None, tokens: Vec::new() }
+        let (pool, tables, tokens) = (Rc::new(Pool::new(page)), Vec::new(), Vec::new());
+        Self { form, pool, tables, rows: None, tokens, written: Written::default() }
     }
 
     /// Stores the first real positions of each row.
@@ -55,6 +58,8 @@ impl PagedCache {
     }
 
     fn store_in(&mut self, tables: &mut [Table], new: &Planes, first: &[i32], end: &[i32]) -> Result<()> {
+        self.check()?;
+        let written = self.pool.begin_write();
         let page = self.pool.page;
         let length = new.len();
         let (mut sources, mut places) = (Vec::new(), Vec::new());
@@ -89,8 +94,16 @@ impl PagedCache {
             })?;
             self.pool.write(flat.arrays(), &places)?;
         }
+        let tokens = self.pool.tokens()?;
         tables.iter_mut().zip(grown).for_each(|(table, after)| *table = after);
-        self.refresh()
+        (self.tokens, self.written) = (tokens, written);
+        Ok(())
+    }
+
+    /// Everything held is computed, on its way, or yet to be.
+    fn check(&self) -> Result<()> {
+        self.pool.settle()?;
+        self.written.get().map_or(Ok(()), |error| Err(error.clone().into()))
     }
 
     /// What there is to evaluate now.
@@ -120,6 +133,7 @@ impl PagedCache {
 
     /// Everything held, gathered.
     fn gathered(&self, tables: &[Table]) -> Result<Option<Planes>> {
+        self.check()?;
         let read = self.pool.read(tables, vec![0; tables.len()]);
         read.map(|read| read.gathered()).transpose()
     }
@@ -206,7 +220,7 @@ impl Cache for PagedCache {
             self.tables.clear();
         }
         self.truncate(&before.lengths());
-        self.rows = before.rows;
+        (self.rows, self.written) = (before.rows, before.written);
         let _ = self.pool.settle();
         let _ = self.refresh();
     }
@@ -257,6 +271,7 @@ impl Cache for PagedCache {
         let mut after = Self { tables: Vec::new(), ..caches[0].clone() };
         let mut rows = Rows::uniform(0, 0);
         for cache in caches {
+            cache.check()?;
             rows.extend(&cache.own_rows());
             let tables = if cache.tables.is_empty() {
                 &vec![Table::default(); cache.own_rows().count()]
@@ -273,6 +288,7 @@ impl Cache for PagedCache {
                     copied.store(&live, &[0], &[table.length as i32])?;
                 }
                 after.tables.append(&mut copied.tables);
+                after.written = copied.written;
             }
         }
         after.rows = Some(rows);
@@ -281,12 +297,14 @@ impl Cache for PagedCache {
     }
 
     fn select(&self, indices: &[usize]) -> Result<Self> {
+        self.check()?;
         let rows = Some(self.own_rows().select(indices));
         let pick = |i: &usize| self.tables.get(*i).cloned().unwrap_or_default();
         Ok(Self { tables: indices.iter().map(pick).collect(), rows, ..self.clone() })
     }
 
     fn extract(&self, row: usize) -> Result<Self> {
+        self.check()?;
         let table = self.tables.get(row).cloned().unwrap_or_default();
         Ok(Self { tables: vec![table], rows: None, ..self.clone() })
     }

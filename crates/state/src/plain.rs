@@ -87,7 +87,7 @@ impl Cache for PlainCache {
 
     fn rollback(&mut self, before: Self) {
         let stored = self.stored.take().filter(|_| before.length > 0);
-        let stored = stored.map(|stored| stored.settled().unwrap_or(stored));
+        let stored = stored.map(|stored| stored.settled().map_or(stored, |(settled, _)| settled));
         *self = Self { stored, ..before };
     }
 

@@ -44,19 +44,21 @@ impl Planes {
         self.map(|a| a.slice_axis(TIME, start as i32, stop as i32))
     }
 
-    /// The newest content that can be computed: where computing the last writes fails, what was there before them. MLX may
-    /// give up an evaluation at the first failure, and then what depends on it fails for ever.
-    pub(crate) fn settled(&self) -> Result<Self> {
-        self.map(|plane| {
+    /// The newest content that can be computed, and what kept newer writes from it. A write whose values could not be
+    /// computed stays, with whatever there was at its positions; one that never ran is let go.
+    pub(crate) fn settled(&self) -> Result<(Self, Option<strata_tensor::Error>)> {
+        let mut failed = None;
+        let planes = self.0.iter().map(|plane| {
             let mut plane = plane.clone();
-            while let Some(source) = plane.pending_source()? {
-                if plane.eval().is_ok() {
-                    break;
-                }
-                plane = source;
+            while plane.pending_source()?.is_some() {
+                let Err(error) = plane.eval() else { break };
+                failed.get_or_insert(error);
+                plane = plane.pending_source()?.unwrap_or(plane);
             }
             Ok(plane)
-        })
+        });
+        let planes = Self(planes.collect::<strata_tensor::Result<_>>()?);
+        Ok((planes, failed))
     }
 
     /// Zeros for `positions` positions of as many rows.

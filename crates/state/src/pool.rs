@@ -1,12 +1,18 @@
 //! Pages of keys and values in common arrays, the tables through which rows find theirs, and what a read takes of them. A
 //! page is free again when no table has it; what rows mean by their pages is the cache's business ([`crate::paged`]).
+//!
+//! Sequences that share a pool fail alone. Whoever comes to write or read has what was written before computed first,
+//! unless it is on its way; what cannot be computed is noted for its writer.
 
 use crate::error::{Error, Result};
 use crate::planes::Planes;
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::rc::Rc;
 use strata_kernels::paged_attention::Tables;
-use strata_tensor::{Array, Dtype, ops};
+use strata_tensor::{Array, Dtype, eval, ops};
+
+/// Why a write could not be computed, once it is known.
+pub(crate) type Written = Rc<OnceCell<strata_tensor::Error>>;
 
 /// All pages, `[P, Hkv, page, *]` a plane.
 #[derive(Debug)]
@@ -14,25 +20,49 @@ pub(crate) struct Pool {
     pub(crate) page: usize,
     planes: RefCell<Option<Planes>>,
     free: Rc<RefCell<Vec<usize>>>,
+    /// The newest write.
+    newest: RefCell<Written>,
 }
 
 impl Pool {
     /// No pages yet, of `page` positions.
     pub(crate) fn new(page: usize) -> Self {
-        Self { page, planes: RefCell::default(), free: Rc::default() }
+        Self { page, planes: RefCell::default(), free: Rc::default(), newest: RefCell::default() }
     }
 
-    /// A free page; the pool grows by half when there is none.
+    /// Has what was written so far computed, unless it is on its way, as after every pass whose evaluation has been asked
+    /// for.
+    pub(crate) fn settle(&self) -> Result<()> {
+        let settled = self.planes.borrow().as_ref().map(Planes::settled).transpose()?;
+        let Some((planes, failed)) = settled else { return Ok(()) };
+        if let Some(error) = failed {
+            // The first reason is as good as a later one.
+            let _ = self.newest.borrow().set(error);
+        }
+        *self.planes.borrow_mut() = Some(planes);
+        Ok(())
+    }
+
+    /// Begins a write, settled before: pages, copies and positions until the next one.
+    pub(crate) fn begin_write(&self) -> Written {
+        let written = Written::default();
+        self.newest.replace(written.clone());
+        written
+    }
+
+    /// A free page; the pool grows by half when there is none. What it has grown by is never taken back.
     pub(crate) fn page(&self, like: &Planes) -> Result<Rc<Page>> {
         if self.free.borrow().is_empty() {
             let mut planes = self.planes.borrow_mut();
             let held = planes.as_ref().map_or(0, Planes::rows);
             let more = like.blank((held / 2).max(8), self.page)?;
             let count = more.rows();
-            *planes = Some(match &*planes {
+            let grown = match &*planes {
                 Some(old) => Planes::stack(&[old, &more])?,
                 None => more,
-            });
+            };
+            eval(grown.arrays())?;
+            *planes = Some(grown);
             self.free.borrow_mut().extend((held..held + count).rev());
         }
         let id = self.free.borrow_mut().pop().ok_or(Error::NoRows)?;
@@ -68,13 +98,6 @@ impl Pool {
         });
         let written = Planes::new(written.collect::<strata_tensor::Result<_>>()?);
         *planes = Some(written);
-        Ok(())
-    }
-
-    /// Lets go of writes that cannot be computed.
-    pub(crate) fn settle(&self) -> Result<()> {
-        let settled = self.planes.borrow().as_ref().map(Planes::settled).transpose()?;
-        *self.planes.borrow_mut() = settled;
         Ok(())
     }
 

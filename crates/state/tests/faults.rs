@@ -318,3 +318,41 @@ fn a_sequence_that_cannot_be_evaluated_does_not_join() {
         assert!(kv.page.is_some() || Some(active(&batch)) == held, "{kv:?}");
     }
 }
+
+#[test]
+fn a_sequence_that_fails_is_the_only_one_that_does() {
+    let _alone = alone();
+    for kv in schemes() {
+        let (batch, other) = batch(&kv);
+        let tokens = vec![4; other.position()];
+        let mut prefixes = PrefixCache::new(1 << 30);
+        assert!(prefixes.insert("m", &tokens, &other).unwrap());
+        let expected = (contents(&batch), next(&batch), contents(&other), next(&other));
+        for length in [1, 3, 20] {
+            for evaluated in ["nothing", "the first layer", "everything"] {
+                let what = format!("{kv:?}, {length} positions, evaluated: {evaluated}");
+                let mut failing = other.clone();
+                let outs = pass(&mut failing, &broken(&new(60, 1, length))).unwrap();
+                let count = match evaluated {
+                    "nothing" => 0,
+                    "the first layer" => 1,
+                    _ => outs.len(),
+                };
+                let done = eval(&outs[..count]);
+                assert!(count == 0 || done.unwrap_err().to_string().contains("breaks"), "{what}");
+                assert!(next(&batch) == expected.1, "{what}: a batch goes on");
+                assert!(next(&other) == expected.3, "{what}: what it was cloned from goes on");
+                let found = prefixes.find("m", &[&tokens[..], &[5]].concat()).unwrap().expect("it was kept");
+                assert!(next(&found) == expected.3, "{what}: a prefix goes on");
+                let mut joined = batch.clone();
+                joined.join(&found).unwrap();
+                assert_eq!((contents(&batch), contents(&other)), (expected.0.clone(), expected.2.clone()));
+                if count == 0 {
+                    // Its failure has not been reported to it yet.
+                    let error = failing.extract(0).unwrap_err().to_string();
+                    assert!(error.contains("breaks"), "{what}: {error}");
+                }
+            }
+        }
+    }
+}

@@ -3556,4 +3556,5 @@ unsafe extern "C" {
     pub fn strata_array_data(arr: mlx_array) -> *const ::std::ffi::c_void;
     pub fn strata_graph_names(res: *mut mlx_string, outputs: mlx_vector_array) -> ::std::ffi::c_int;
     pub fn strata_array_source(res: *mut mlx_array, arr: mlx_array) -> ::std::ffi::c_int;
+    pub fn strata_start_scheduler();
 }

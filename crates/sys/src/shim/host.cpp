@@ -261,6 +261,10 @@ extern "C" int strata_array_source(mlx_array* res, const mlx_array arr) {
   return 0;
 }
 
+extern "C" void strata_start_scheduler(void) {
+  mlx::core::scheduler::scheduler();
+}
+
 extern "C" int strata_graph_names(mlx_string* res, const mlx_vector_array outputs) {
   try {
     std::unordered_set<const mlx::core::Primitive*> seen;

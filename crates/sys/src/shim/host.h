@@ -72,6 +72,9 @@ int strata_graph_names(mlx_string* res, const mlx_vector_array outputs);
 // there is none, or `arr` is computed or under way. Returns 0, or 1 after calling the handler.
 int strata_array_source(mlx_array* res, const mlx_array arr);
 
+// Starts MLX's scheduler, unless something has: MLX takes the calling thread for its main one from then on.
+void strata_start_scheduler(void);
+
 #ifdef __cplusplus
 }
 #endif

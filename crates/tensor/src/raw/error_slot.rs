@@ -18,7 +18,29 @@ pub(crate) fn install() {
     ONCE.call_once(|| {
         // SAFETY: `keep` has the expected signature and lives as long as the process; there is no payload to drop.
         unsafe { strata_sys::mlx_set_error_handler(Some(keep), std::ptr::null_mut(), None) };
+        stand_in_for_main();
     });
+}
+
+/// Lets MLX take a thread that never evaluates anything for its main one. On that thread it reports a failed task in the
+/// middle of queueing another evaluation (mlx/scheduler.cpp, 0.32.2, `StreamThread::enqueue`): what comes behind is left
+/// half evaluated, and now and then a count of running tasks stays too high, for which evaluations later wait for ever.
+/// On any other thread a failure is reported once everything has been queued and run.
+fn stand_in_for_main() {
+    let (started, starts) = std::sync::mpsc::channel();
+    let stand_in = move || {
+        // SAFETY: makes a process-wide object and remembers the thread's id.
+        unsafe { strata_sys::strata_start_scheduler() };
+        let _ = started.send(());
+        // A thread that ended would leave its id to the next one.
+        loop {
+            std::thread::park();
+        }
+    };
+    let thread = std::thread::Builder::new().name("strata-mlx-main".to_owned()).stack_size(256 << 10);
+    if thread.spawn(stand_in).is_ok() {
+        let _ = starts.recv();
+    }
 }
 
 extern "C" fn keep(message: *const c_char, _data: *mut c_void) {
