@@ -90,6 +90,16 @@ pub enum Error {
         /// What is wrong with them.
         problem: QuantError,
     },
+    /// An entry of `kv_config.json` that is no layer's format.
+    #[error("{}: entry {entry}: {problem}", path.display())]
+    KvEntry {
+        /// The file.
+        path: PathBuf,
+        /// Place of the entry in the list, from 0.
+        entry: usize,
+        /// What is wrong with it.
+        problem: serde_json::Error,
+    },
     /// Weights in the quantization format of another program.
     #[error("{}: weights are quantized by the method `{method}`, which Strata can't read", path.display())]
     QuantMethod {
@@ -268,6 +278,10 @@ impl Error {
                     .into()
             }
             Self::NotFinite { .. } => "write a finite number there, or remove the key".into(),
+            Self::KvEntry { .. } => {
+                "an entry is {\"layer_idx\": 0, \"bits\": 4, \"group_size\": 64}, of affine quantization"
+                    .into()
+            }
             Self::QuantMethod { .. } => "use the unquantized model, or one converted for MLX".into(),
             Self::Shards {
                 problem: ShardError::TwoSets { .. } | ShardError::UnknownNames { .. }, ..

@@ -5,7 +5,7 @@
 //! outside its file, a [`ModelDir`] can't lack a shard, a [`Store`] can't hold half a model. Arrays are made from
 //! [`Mapped`] bytes by strata-models, so that all of this is tested without a native library.
 //!
-//! Reading order: a model's folder ([`ModelDir`], [`RawConfig`], [`Quantization`]), its tensors ([`ShardSet`],
+//! Reading order: a model's folder ([`ModelDir`], [`RawConfig`], [`Quantization`], [`read_kv_config`]), its tensors ([`ShardSet`],
 //! [`SafetensorsFile`], [`Weights`]), writing ([`WeightsWriter`]), GGUF ([`gguf`]), and where models come from
 //! ([`Sources`], [`ModelName`], [`Store`], [`Starter`], [`Hub`]).
 #![deny(unsafe_code)]
@@ -17,6 +17,7 @@ mod config;
 mod error;
 mod fetch;
 mod json;
+mod kv_config;
 mod mmap;
 mod model_dir;
 mod names;
@@ -31,6 +32,7 @@ mod write;
 pub use config::{ConfigValue, RawConfig, Section, Settings};
 pub use error::{Error, Result};
 pub use fetch::{Hub, HubError, Pip, Sources, Starter};
+pub use kv_config::read_kv_config;
 pub use mmap::Mapped;
 pub use model_dir::ModelDir;
 pub use names::{ModelName, RepositoryId};

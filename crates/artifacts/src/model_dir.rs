@@ -8,11 +8,13 @@
 use crate::config::{RawConfig, Settings, end_tokens, read_settings};
 use crate::error::{Error, Result};
 use crate::json;
+use crate::kv_config;
 use crate::quantization::Quantization;
 use crate::shards::ShardSet;
 use crate::weights::Weights;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use strata_contracts::LayerKv;
 
 /// The configuration of a model, without which no folder is one.
 pub(crate) const CONFIG: &str = "config.json";
@@ -95,6 +97,14 @@ impl ModelDir {
         ids.sort_unstable();
         ids.dedup();
         Ok(ids)
+    }
+
+    /// The formats of keys and values that the model's maker proposes in `kv_config.json`, where there is one.
+    ///
+    /// # Errors
+    /// As [`read_kv_config`](crate::read_kv_config).
+    pub fn kv_config(&self) -> Result<Option<Vec<LayerKv>>> {
+        kv_config::read_kv_config(&self.path.join(kv_config::FILE))
     }
 
     /// The path of a file in the folder, if it is there.

@@ -244,3 +244,36 @@ fn a_writer_that_is_dropped_or_fed_the_wrong_bytes_leaves_nothing() {
     drop(writer);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
+
+#[test]
+fn kv_config_json_is_read_where_there_is_one() {
+    let layers = |files: &[(&str, &str)]| {
+        let files: Vec<_> = [("model.safetensors", "a")].iter().chain(files).copied().collect();
+        ModelDir::open(folder(&files).path()).unwrap().kv_config()
+    };
+    assert!(layers(&[]).unwrap().is_none());
+    let text = r#"[{"layer_idx": 3, "bits": 4, "group_size": 32}, {"layer_idx": 0, "bits": 8}]"#;
+    let found = layers(&[("kv_config.json", text)]).unwrap().unwrap();
+    let found = found.iter().map(|l| (l.layer, l.scheme.bits(), l.scheme.group_size()));
+    assert_eq!(found.collect::<Vec<_>>(), [(3, 4, 32), (0, 8, 64)]);
+    for (text, words) in [
+        ("[", "is not valid JSON"),
+        ("{}", "must be a list of layers but is an object"),
+        ("8", "must be a list of layers but is a single value"),
+        ("[]", "must be a list of at least one layer but is empty"),
+        ("[8]", "entry 0: invalid type"),
+        (r#"[{"bits": 8}]"#, "entry 0: missing field `layer_idx`"),
+        (r#"[{"layer_idx": 0}]"#, "entry 0: missing field `bits`"),
+        (r#"[{"layer_idx": -1, "bits": 8}]"#, "entry 0: invalid value"),
+        (r#"[{"layer_idx": 1, "bits": 7}]"#, "entry 0: affine quantization has no 7-bit form"),
+        (r#"[{"layer_idx": 0, "bits": 8}, {"layer_idx": 1, "bits": 8, "group_size": 48}]"#, "entry 1: "),
+        (
+            r#"[{"layer_idx": 2, "bits": 8}, {"layer_idx": 2, "bits": 4}]"#,
+            "that no earlier entry names but is 2",
+        ),
+        (r#"[{"layer_idx": 0, "bits": NaN}]"#, "the value NaN"),
+    ] {
+        let error = layers(&[("kv_config.json", text)]).unwrap_err().to_string();
+        assert!(error.contains("kv_config.json") && error.contains(words), "{text}: {error}");
+    }
+}

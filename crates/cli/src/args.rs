@@ -46,6 +46,35 @@ pub(crate) struct ModelArgs {
     /// Type of activations and unquantized weights [default: float32 on a CPU, the model's own on a GPU]
     #[arg(long, value_enum)]
     pub(crate) dtype: Option<ActivationType>,
+    #[command(flatten)]
+    pub(crate) kv: KvArgs,
+}
+
+/// How keys and values are kept; names and defaults are those of mlx-lm, and of mlx-optiq for its file.
+#[derive(Debug, Args)]
+pub(crate) struct KvArgs {
+    /// Quantize keys and values of every layer: 2, 3, 4, 5, 6 or 8 bits
+    #[arg(long, value_name = "BITS", group = "kv_format", value_parser = parse_kv_bits)]
+    pub(crate) kv_bits: Option<u32>,
+    /// Values that share a scale: 32, 64 or 128 [default: 64]
+    #[arg(long, value_name = "N", requires = "kv_bits", value_parser = parse_kv_group)]
+    pub(crate) kv_group_size: Option<u32>,
+    /// Quantize keys and values layer by layer, as a `kv_config.json` lists them; `auto` is the one in the model's folder
+    #[arg(long, value_name = "FILE", group = "kv_format")]
+    pub(crate) kv_config: Option<PathBuf>,
+    /// Quantize from the time on when so many tokens are there [default: 5000 with --kv-bits, 0 with --kv-config]
+    #[arg(long, value_name = "N", requires = "kv_format")]
+    pub(crate) quantized_kv_start: Option<u32>,
+}
+
+fn parse_kv_bits(text: &str) -> Result<u32, String> {
+    let bits = text.parse().map_err(|_| format!("{text:?} is no number of bits"))?;
+    QuantScheme::affine(bits, 64).map(QuantScheme::bits).map_err(|error| error.to_string())
+}
+
+fn parse_kv_group(text: &str) -> Result<u32, String> {
+    let group = text.parse().map_err(|_| format!("{text:?} is no number of values"))?;
+    QuantScheme::affine(4, group).map(QuantScheme::group_size).map_err(|error| error.to_string())
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

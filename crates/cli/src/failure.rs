@@ -55,6 +55,9 @@ fn help(error: &anyhow::Error) -> Cow<'static, str> {
         if let Some(generate) = cause.downcast_ref::<strata_generate::Error>() {
             return generate_help(generate);
         }
+        if let Some(state) = cause.downcast_ref::<strata_state::Error>() {
+            return state_help(state);
+        }
         if cause.is::<strata_text::Error>() {
             return "use --raw to leave out the chat template, or fetch the model's tokenizer files again"
                 .into();
@@ -72,8 +75,18 @@ fn model_help(error: &strata_models::Error) -> Cow<'static, str> {
             "config.json and the weights are not of the same model: fetch both again".into()
         }
         E::UnmatchedQuantization { .. } => "correct the names in config.json's quantization block".into(),
-        E::Tensor(_) | E::State(_) => "less memory may do: try a shorter prompt or a smaller model".into(),
+        E::State(inner) => state_help(inner),
+        E::Tensor(_) => "less memory may do: try a shorter prompt or a smaller model".into(),
         _ => "use a model whose configuration this version supports".into(),
+    }
+}
+
+fn state_help(error: &strata_state::Error) -> Cow<'static, str> {
+    match error {
+        strata_state::Error::Format { .. } => {
+            "keys and values have a format of the model's layers: see --kv-bits, --kv-group-size and --kv-config".into()
+        }
+        _ => "less memory may do: try a shorter prompt or a smaller model".into(),
     }
 }
 
@@ -81,6 +94,7 @@ fn generate_help(error: &strata_generate::Error) -> Cow<'static, str> {
     use strata_generate::Error as E;
     match error {
         E::Model(inner) => model_help(inner),
+        E::State(inner) => state_help(inner),
         E::EmptyPrompt => "give some text as the prompt".into(),
         E::TokenRange { .. } => "the tokenizer does not belong to this model: fetch the model again".into(),
         E::ContextLength { .. } => "shorten the prompt, or use a model with a longer context".into(),

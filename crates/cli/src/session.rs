@@ -1,13 +1,16 @@
 //! A loaded model ready to answer: what the arguments meant, and one answer from ids to streamed text.
 
-use crate::args::{ActivationType, Kernels, ModelArgs, SamplingArgs};
+use crate::args::{ActivationType, Kernels, KvArgs, ModelArgs, SamplingArgs};
+use crate::failure::Failure;
 use crate::output::Reporter;
 use anyhow::Result;
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use strata_artifacts::{ModelDir, Sources};
-use strata_contracts::{Composition, Dtype, FinishReason, KernelSet, SamplingOptions, Statistics};
+use strata_artifacts::{ModelDir, Sources, read_kv_config};
+use strata_contracts::{
+    Composition, Dtype, FinishReason, KernelSet, KvFormat, KvScheme, QuantScheme, SamplingOptions, Statistics,
+};
 use strata_generate::{Options, TokenStream};
 use strata_models::Graph;
 use strata_state::State;
@@ -52,7 +55,7 @@ impl Session {
         let tokenizer = Tokenizer::open(folder.path())?;
         let template = ChatTemplate::of(&tokenizer)?;
         let stop_tokens = StopTokens::new(&tokenizer, folder.end_tokens()?);
-        let composition = composition(model)?;
+        let composition = composition(model, &folder)?;
         let graph = strata_models::load(&folder, &composition)?;
         let options = Options {
             sampling: sampling_options,
@@ -145,7 +148,7 @@ fn sampling_options(args: &SamplingArgs) -> SamplingOptions {
 }
 
 /// Half types are slow on MLX's CPU backend, so a CPU computes in float32 unless told otherwise.
-pub(crate) fn composition(args: &ModelArgs) -> Result<Composition> {
+pub(crate) fn composition(args: &ModelArgs, folder: &ModelDir) -> Result<Composition> {
     let activations = match args.dtype {
         Some(ActivationType::Float32) => Some(Dtype::Float32),
         Some(ActivationType::Float16) => Some(Dtype::Float16),
@@ -157,5 +160,26 @@ pub(crate) fn composition(args: &ModelArgs) -> Result<Composition> {
         Kernels::Reference => KernelSet::Reference,
         Kernels::Fast => KernelSet::Fast,
     };
-    Ok(Composition { kernels, activations, ..Composition::default() })
+    Ok(Composition { kernels, activations, kv: kv_scheme(&args.kv, folder)? })
+}
+
+/// Plain unless asked for otherwise: a `kv_config.json` that lies in the model's folder is a proposal.
+fn kv_scheme(args: &KvArgs, folder: &ModelDir) -> Result<KvScheme> {
+    /// Tokens from which on mlx-lm's command quantizes (mlx_lm/generate.py, `DEFAULT_QUANTIZED_KV_START`).
+    const START: u32 = 5000;
+    let (format, start) = if let Some(bits) = args.kv_bits {
+        (KvFormat::Affine(QuantScheme::affine(bits, args.kv_group_size.unwrap_or(64))?), START)
+    } else if let Some(file) = &args.kv_config {
+        let (layers, absent, help) = if file.as_os_str() == "auto" {
+            let absent = format!("{} holds no kv_config.json", folder.path().display());
+            (folder.kv_config()?, absent, "name a file behind --kv-config, or use --kv-bits")
+        } else {
+            let absent = format!("there is no file {}", file.display());
+            (read_kv_config(file)?, absent, "name a kv_config.json, or write `auto` for that of the model")
+        };
+        (KvFormat::Layers(layers.ok_or_else(|| Failure::error(absent, help))?), 0)
+    } else {
+        return Ok(KvScheme::default());
+    };
+    Ok(KvScheme { format, start: args.quantized_kv_start.unwrap_or(start), page: None })
 }

@@ -49,6 +49,7 @@ pub fn projected_bytes(
 }
 
 fn costs(layers: &[LayerKind], composition: &Composition, activations: Dtype) -> Result<Vec<Cost>> {
+    Format::check(&composition.kv.format, layers)?;
     let each = layers.iter().enumerate().map(|(layer, kind)| {
         let position = |keys: u32, values: u32| -> Result<usize> {
             let format = Format::of_layer(&composition.kv.format, layer, keys)?;

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::planes::Planes;
 use crate::pool::PagedRead;
 use crate::turbo;
-use strata_contracts::{Dtype, KvFormat, QuantScheme};
+use strata_contracts::{Dtype, KvFormat, LayerKind, LayerKv, QuantScheme};
 use strata_kernels::attention;
 use strata_kernels::host::heads::Layout;
 use strata_kernels::paged_attention::{self, Pages};
@@ -25,6 +25,23 @@ pub(crate) enum Format {
 }
 
 impl Format {
+    /// Checks that every layer which a scheme names keeps keys and values.
+    ///
+    /// # Errors
+    /// [`Error::Format`].
+    pub(crate) fn check(kv: &KvFormat, layers: &[LayerKind]) -> Result<()> {
+        let KvFormat::Layers(entries) = kv else { return Ok(()) };
+        for &LayerKv { layer, .. } in entries {
+            let reason = match layers.get(layer) {
+                None => format!("there is none; the model's number of layers is {}", layers.len()),
+                Some(LayerKind::Recurrent { .. } | LayerKind::Shared { .. }) => "it keeps none".to_owned(),
+                Some(_) => continue,
+            };
+            return Err(Error::Format { layer, reason });
+        }
+        Ok(())
+    }
+
     /// The format that a scheme gives layer `layer`.
     ///
     /// # Errors

@@ -41,9 +41,10 @@ impl State {
     /// Empty state for a graph's layers, in the form that the composition asks for.
     ///
     /// # Errors
-    /// [`Error::Format`] when a layer's heads cannot have the number format asked for.
+    /// [`Error::Format`] when a layer's heads cannot have the number format asked for, or there is no such layer.
     pub fn compose(layers: &[LayerKind], composition: &Composition) -> Result<Self> {
         let (masks, kernels, kv) = (Masks::default(), composition.kernels, &composition.kv);
+        Format::check(&kv.format, layers)?;
         let layers = layers.iter().enumerate().map(|(layer, kind)| {
             let form = |kv_heads, head_dim| -> Result<Form> {
                 let format = Format::of_layer(&kv.format, layer, head_dim)?;

@@ -1,7 +1,7 @@
 //! Number formats: when a sequence changes to one, alone and as a row of a batch.
 
 use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, LayerKv, QuantScheme};
-use strata_state::{Phase, State};
+use strata_state::{Phase, State, bytes_per_token};
 use strata_tensor::{Array, Dtype, random};
 
 const LAYER: LayerKind = LayerKind::Full { kv_heads: 2, head_dim: 64 };
@@ -112,6 +112,24 @@ fn layers_have_their_own_formats() {
     }
     let words = |state: &mut State, layer: usize| state.layer(layer).live_parts().unwrap()[0].1.dim(3);
     assert_eq!([0, 1, 2].map(|layer| words(&mut state, layer)), [16, 64, 8]);
+}
+
+#[test]
+fn a_format_for_a_layer_that_keeps_nothing_is_refused() {
+    let recurrent = LayerKind::Recurrent { channels: 8, tail: 3, state: 64 };
+    let layers = [LAYER, recurrent, LayerKind::Shared { donor: 0 }];
+    for (layer, words) in [(1, "keeps none"), (2, "keeps none"), (3, "number of layers is 3")] {
+        let entry = LayerKv { layer, scheme: QuantScheme::affine(8, 64).unwrap() };
+        let kv = KvScheme { format: KvFormat::Layers(vec![entry]), ..KvScheme::default() };
+        let composition = composition(kv);
+        for error in [
+            State::compose(&layers, &composition).unwrap_err(),
+            bytes_per_token(&layers, &composition, Dtype::Float32).unwrap_err(),
+        ] {
+            let error = error.to_string();
+            assert!(error.contains(&format!("layer {layer} cannot")) && error.contains(words), "{error}");
+        }
+    }
 }
 
 #[test]

@@ -10,11 +10,11 @@ use anyhow::Result;
 use serde_json::json;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
-use strata_contracts::Composition;
+use strata_contracts::{Composition, KvFormat};
 use strata_generate::{Options, TokenStream, check_prompt, prefill};
 use strata_kernels::host::pool;
 use strata_models::Graph;
-use strata_state::{Phase, State};
+use strata_state::{Phase, State, projected_bytes};
 use strata_tensor::{Array, Dtype, async_eval, memory, ops};
 
 /// Times of one run.
@@ -25,7 +25,7 @@ struct Run {
 
 pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
     let folder = open_model(&args.model.model, args.json)?;
-    let composition = composition(&args.model)?;
+    let composition = composition(&args.model, &folder)?;
     let graph = strata_models::load(&folder, &composition)?;
     let startup = started.elapsed();
 
@@ -44,7 +44,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
 
     let primitives = bench.primitives(&prompt)?;
     let weight_bytes: usize = graph.weights().iter().map(|w| w.nbytes()).sum();
-    let kv_bytes = kv_bytes(graph.as_ref(), &composition, prompt.len() + args.r#gen as usize / 2);
+    let kv_bytes = kv_bytes(graph.as_ref(), &composition, prompt.len() + args.r#gen as usize / 2)?;
     let step_bytes = weight_bytes as u64 + u64::from(args.batch) * kv_bytes;
     let bandwidth = memory_bandwidth();
     let share = decode_rates.median / rows * step_bytes as f64 / bandwidth;
@@ -55,6 +55,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
         let object = json!({
             "model": args.model.model,
             "kernels": composition.kernels,
+            "kv": composition.kv,
             "dtype": dtype,
             "backend": strata_tensor::BACKEND,
             "threads": threads,
@@ -193,10 +194,14 @@ impl Bench<'_> {
     }
 }
 
-/// Bytes of one row's keys and values at `length` positions.
-fn kv_bytes(graph: &dyn Graph, composition: &Composition, length: usize) -> u64 {
-    let size = composition.activations.unwrap_or(Dtype::Float16).size() as u64;
-    graph.declaration().layers.iter().map(|l| l.values_per_position() * size * length as u64).sum()
+/// Bytes of one row's state at `length` positions.
+fn kv_bytes(graph: &dyn Graph, composition: &Composition, length: usize) -> Result<u64> {
+    let activations = composition.activations.unwrap_or(Dtype::Float16);
+    let mut composition = composition.clone();
+    if length < composition.kv.start as usize {
+        composition.kv.format = KvFormat::Plain;
+    }
+    Ok(projected_bytes(&graph.declaration().layers, &composition, activations, 1, length)? as u64)
 }
 
 /// Bytes a second that all threads together read from a buffer larger than the usual caches, again and again.

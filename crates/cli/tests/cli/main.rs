@@ -6,6 +6,7 @@ mod bad_input;
 mod bad_models;
 mod chat;
 mod convert;
+mod kv;
 mod models;
 mod support;
 mod usage;

@@ -29,11 +29,16 @@ pub(crate) struct Run {
 impl Home {
     /// A fresh store and the tiny model.
     pub(crate) fn new() -> Self {
+        Self::of("llama/f32")
+    }
+
+    /// A fresh store and one of the models of the parity tests.
+    pub(crate) fn of(variant: &str) -> Self {
         let home = Self { folder: tempfile::tempdir().unwrap() };
         let model = home.model();
         fs::create_dir(&model).unwrap();
-        let fixture =
-            Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/parity/llama/f32/model");
+        let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/parity");
+        let fixture = fixtures.join(variant).join("model");
         for file in ["config.json", "model.safetensors"] {
             fs::copy(fixture.join(file), model.join(file)).unwrap();
         }

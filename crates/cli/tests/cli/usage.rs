@@ -41,12 +41,17 @@ fn quantizations_that_do_not_exist_are_usage_errors() {
     }
     usage_error(&["convert", "in", "out", "--layer", "lm_head=8"], "--quantize");
     usage_error(&["convert", "in"], "OUT");
+    usage_error(&["generate", "--kv-bits", "7", "hi"], "no 7-bit");
+    usage_error(&["generate", "--kv-bits", "8", "--kv-group-size", "48", "hi"], "groups of 48");
+    usage_error(&["generate", "--kv-group-size", "32", "hi"], "--kv-bits");
+    usage_error(&["generate", "--quantized-kv-start", "32", "hi"], "--kv-bits");
 }
 
 #[test]
 fn flags_that_exclude_each_other_are_usage_errors() {
     usage_error(&["generate", "--raw", "--system", "be kind", "hi"], "--system");
     usage_error(&["generate", "--json", "--quiet", "hi"], "--quiet");
+    usage_error(&["generate", "--kv-bits", "8", "--kv-config", "auto", "hi"], "--kv-config");
 }
 
 #[test]
