@@ -8,8 +8,8 @@ use crate::prefill::{check_prompt, prefill, row};
 use crate::sampling::Sampler;
 use std::time::Instant;
 use strata_contracts::{FinishReason, SamplingOptions, Statistics};
-use strata_models::Graph;
-use strata_state::{Phase, State};
+use strata_models::{DecodeStep, Graph};
+use strata_state::State;
 use strata_tensor::{Array, async_eval, memory};
 
 /// How one sequence is generated.
@@ -39,7 +39,7 @@ impl Default for Options {
 /// New ids of one sequence. Ends after a stop token (which is the last id given), at the token limit, or where the
 /// model's context ends.
 pub struct TokenStream<'a> {
-    graph: &'a dyn Graph,
+    step: DecodeStep<'a>,
     state: &'a mut State,
     sampler: Sampler,
     options: Options,
@@ -69,15 +69,16 @@ impl<'a> TokenStream<'a> {
         memory::reset_peak_memory()?;
         let (rest, last) = prompt.split_at(prompt.len() - 1);
         prefill(graph, state, rest, options.prefill_step)?;
+        let mut step = DecodeStep::new(graph);
         let finished = (options.max_tokens == 0).then_some(FinishReason::Length);
         let pending = if finished.is_some() {
             prefill(graph, state, last, 1)?;
             None
         } else {
-            Some(queue(graph, state, &mut sampler, &row(last)?)?)
+            Some(queue(&mut step, state, &mut sampler, &row(last)?)?)
         };
         Ok(Self {
-            graph,
+            step,
             state,
             sampler,
             options,
@@ -108,9 +109,9 @@ impl<'a> TokenStream<'a> {
     fn advance(&mut self) -> Result<Option<u32>> {
         let Some(current) = self.pending.take() else { return Ok(None) };
         let produced = self.statistics.generated_tokens + 1;
-        let room = self.state.position() < self.graph.declaration().context_length as usize;
+        let room = self.state.position() < self.step.graph().declaration().context_length as usize;
         if produced < self.options.max_tokens && room {
-            let next = queue(self.graph, self.state, &mut self.sampler, &current.reshape([1, 1])?)?;
+            let next = queue(&mut self.step, self.state, &mut self.sampler, &current.reshape([1, 1])?)?;
             self.pending = Some(next);
         }
         let token = current.item::<u32>()?;
@@ -147,10 +148,8 @@ impl Iterator for TokenStream<'_> {
 }
 
 /// Builds and queues one step: from ids `[1, 1]` to the next id `[1]`.
-fn queue(graph: &dyn Graph, state: &mut State, sampler: &mut Sampler, ids: &Array) -> Result<Array> {
-    let hidden = graph.hidden(ids, state, Phase::Decode)?; // [1, 1, E]
-    let logits = graph.logits(&hidden)?.squeeze(&[1])?; // [1, 1, V] -> [1, V]
-    let next = sampler.next(&logits)?;
+fn queue(step: &mut DecodeStep<'_>, state: &mut State, sampler: &mut Sampler, ids: &Array) -> Result<Array> {
+    let next = sampler.next(&step.logits(ids, state)?)?;
     async_eval([&next])?;
     Ok(next)
 }

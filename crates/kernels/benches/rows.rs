@@ -10,7 +10,7 @@ use half::f16;
 use std::hint::black_box;
 use strata_contracts::QuantScheme;
 use strata_kernels::causal_conv::host as conv;
-use strata_kernels::embedding::host::lookup;
+use strata_kernels::embedding::host::{Table, lookup};
 use strata_kernels::gated_activation::{Activation, host::gated_activation};
 use strata_kernels::gated_delta::host::{Operands, Sizes, gated_delta};
 use strata_kernels::host::Level;
@@ -154,13 +154,13 @@ fn embedding(group: &mut BenchmarkGroup<'_, WallTime>, count: usize) {
     let packed: Vec<u32> = (0..(rows * columns / 8) as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
     let scales = vec![f16::from_f32(0.01); rows * columns / size];
     let factors = Floats::F16(&scales);
-    let table = Quantized::new(&packed, factors, factors, scheme, rows, columns).unwrap();
+    let table = Table::Quantized(Quantized::new(&packed, factors, factors, scheme, rows, columns).unwrap());
     let ids: Vec<u32> = (0..count as u32).map(|i| (i * 7919 + 13) % rows as u32).collect();
     let mut out = vec![f16::ZERO; count * columns];
     // Packed, scales and biases, and what is written.
     bytes(group, count * (columns / 2 + columns / size * 4 + columns * 2));
     group.bench_function(format!("embedding 4 bits {count}x{columns}"), |bencher| {
-        bencher.iter(|| lookup(table, black_box(&ids), &mut out).unwrap());
+        bencher.iter(|| lookup(table, black_box(&ids), 1.0, &mut out).unwrap());
     });
 }
 

@@ -35,6 +35,8 @@ pub mod sample;
 pub mod embedding;
 pub mod linear;
 pub mod matmul;
+mod offset;
 pub mod quantized_matmul;
 
 pub use error::Error;
+pub use offset::Offset;

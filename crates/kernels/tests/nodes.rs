@@ -8,7 +8,8 @@ use strata_kernels::gated_activation::{self, Activation};
 use strata_kernels::host::heads::Layout;
 use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
-use strata_kernels::rope::{self, Offset, Rope};
+use strata_kernels::Offset;
+use strata_kernels::rope::{self, Rope};
 use strata_kernels::{
     causal_conv, gated_delta, layer_norm, paged_attention, quantized_attention, rms_norm, sample,
 };
@@ -131,15 +132,19 @@ fn attention_equals_its_reference() {
                     (None, Some(2.0), Some(&sinks)),
                     (Some(&boolean), Some(2.0), None),
                 ] {
-                    let options = attention::Options { scale: 0.2, span, keys: None, mask, softcap, sinks };
-                    let buffers = attention::Options { keys: Some(s as usize), ..options };
+                    let options = attention::Options { scale: 0.2, span, end: None, mask, softcap, sinks };
+                    let end = Array::from_slice(&[s], []).unwrap();
+                    let buffers = attention::Options { end: Some(Offset::At(s)), ..options };
+                    let to_end = attention::Options { end: Some(Offset::Array(&end)), ..options };
                     for layout in [Layout::HeadsFirst, Layout::PositionsFirst] {
                         let (k_slice, v_slice) = (slice(&k), slice(&v));
                         let got = attention::attention(&q, &k_slice, &v_slice, &options, layout).unwrap();
                         let expected = attention::reference::attention(&q, &k, &v, &buffers, layout).unwrap();
                         close(&got, &expected, 2.0 * bound);
-                        let again = attention::attention(&q, &k, &v, &buffers, layout).unwrap();
-                        close(&again, &got, 0.0);
+                        for options in [buffers, to_end] {
+                            let again = attention::attention(&q, &k, &v, &options, layout).unwrap();
+                            close(&again, &got, 0.0);
+                        }
                     }
                 }
             }
@@ -150,9 +155,16 @@ fn attention_equals_its_reference() {
     let options = attention::Options::new(1.0, Span::All);
     let error = attention::attention(&x, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
     assert!(error.to_string().contains("a divisor of 3"), "{error}");
-    let options = attention::Options { keys: Some(5), ..options };
+    let options = attention::Options { end: Some(Offset::At(5)), ..options };
     let error = attention::attention(&k, &k, &k, &options, Layout::HeadsFirst).unwrap_err();
     assert!(error.to_string().contains("reads 5 keys but k has 4"), "{error}");
+    for (end, problem) in [(5, "reads 5 keys but k has 4"), (-1, "must not be negative")] {
+        let end = Array::from_slice(&[end], []).unwrap();
+        let options = attention::Options { end: Some(Offset::Array(&end)), ..options };
+        let out = attention::attention(&k, &k, &k, &options, Layout::HeadsFirst).unwrap();
+        let error = out.eval().unwrap_err();
+        assert!(error.to_string().contains(problem), "{error}");
+    }
 }
 
 #[test]
@@ -169,14 +181,22 @@ fn appending_equals_its_reference_and_leaves_what_others_hold() {
             let new: Vec<Array> = widths.iter().map(new).collect();
             let before: Vec<Vec<u8>> = buffers.iter().map(bytes).collect();
             for start in [0, 3, 7] {
-                let got = append::append(&buffers, &new, start).unwrap();
-                let expected = append::reference::append(&buffers, &new, start).unwrap();
-                let equal = got.iter().zip(&expected).all(|(got, expected)| bytes(got) == bytes(expected));
-                assert!(equal, "{dtype} from {start}");
+                let array = Array::from_slice(&[start], []).unwrap();
+                for start in [Offset::At(start), Offset::Array(&array)] {
+                    let got = append::append(&buffers, &new, start).unwrap();
+                    let expected = append::reference::append(&buffers, &new, start).unwrap();
+                    let equal = got.iter().zip(&expected).all(|(got, expected)| bytes(got) == bytes(expected));
+                    assert!(equal, "{dtype} from {start:?}");
+                }
             }
             assert_eq!(buffers.iter().map(bytes).collect::<Vec<_>>(), before);
-            let error = append::append(&buffers, &new, 8).unwrap_err();
+            let error = append::append(&buffers, &new, Offset::At(8)).unwrap_err();
             assert!(error.to_string().contains("4 positions from 8 on do not fit a buffer of 11"), "{error}");
+            for start in [8, -1] {
+                let start = Array::from_slice(&[start], []).unwrap();
+                let late = append::append(&buffers, &new, Offset::Array(&start)).unwrap();
+                assert!(late[0].eval().is_err());
+            }
         }
     }
 }

@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod config;
+mod decode;
 mod error;
 mod families;
 mod graph;
@@ -24,6 +25,7 @@ mod layers;
 mod registry;
 mod weights;
 
+pub use decode::DecodeStep;
 pub use error::{Error, Result};
 pub use graph::Graph;
 pub use registry::{declare, load, supported_model_types};

@@ -8,8 +8,9 @@ use crate::planes::Planes;
 use crate::pool::PagedRead;
 use crate::read::AttentionRead;
 use crate::snapshot::Saved;
+use crate::step::Step;
 use strata_contracts::KernelSet;
-use strata_kernels::append;
+use strata_kernels::{Offset, append};
 use strata_tensor::{Array, Device};
 
 /// The form of one layer.
@@ -24,6 +25,8 @@ pub(crate) struct Form {
     /// Attention runs on Strata's host kernels: fast mode on a CPU.
     pub(crate) host_kernels: bool,
     pub(crate) masks: Masks,
+    /// In a state that stands in for another while a step is recorded.
+    pub(crate) step: Option<Step>,
 }
 
 impl Form {
@@ -32,7 +35,7 @@ impl Form {
         let (format, masks) = (Format::Dense, Masks::default());
         // Without a device to ask there will be an error of its own at the first operation.
         let host_kernels = kernels == KernelSet::Fast && Device::current().is_ok_and(|d| d == Device::Cpu);
-        Self { kv_heads, head_dim, format, later: None, kernels, host_kernels, masks }
+        Self { kv_heads, head_dim, format, later: None, kernels, host_kernels, masks, step: None }
     }
 
     /// Keys `[B, Hkv, L, D]` and values `[B, Hkv, L, Dv]` as they are stored; `rows` is `B` if it is known already.
@@ -77,8 +80,25 @@ impl Form {
 
     /// `buffers` with `new` at positions `start ..`; in place when nobody else holds them.
     pub(crate) fn write(&self, buffers: &Planes, start: usize, new: &Planes) -> Result<Planes> {
+        self.write_at(buffers, Offset::At(start as i32), new)
+    }
+
+    fn write_at(&self, buffers: &Planes, start: Offset<'_>, new: &Planes) -> Result<Planes> {
         let write = if self.host_kernels { append::append } else { append::reference::append };
         Ok(Planes::new(write(buffers.arrays(), new.arrays(), start)?))
+    }
+
+    /// The same form in a state that stands in for another.
+    pub(crate) fn recording(&self, step: Step) -> Self {
+        Self { step: Some(step), later: None, ..self.clone() }
+    }
+
+    /// While a step is recorded: writes the one new position and reads what is live then, both where the step's inputs say.
+    pub(crate) fn step(&self, stored: &mut Option<Planes>, new: &Planes) -> Result<Option<AttentionRead>> {
+        let (Some(step), Some(buffers)) = (&self.step, &*stored) else { return Ok(None) };
+        let written = self.write_at(buffers, Offset::Array(&step.start), new)?;
+        *stored = Some(written.clone());
+        Ok(Some(AttentionRead::of_step(written, step.end.clone(), self)))
     }
 
     /// A read of the first `length` stored positions.

@@ -6,6 +6,7 @@ use crate::planes::Planes;
 use crate::pool::PagedRead;
 use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, LayerKind, LayerKv, QuantScheme};
+use strata_kernels::Offset;
 use strata_kernels::attention;
 use strata_kernels::host::heads::Layout;
 use strata_kernels::paged_attention::{self, Pages};
@@ -181,10 +182,15 @@ impl Format {
                 quantized_attention(queries, &keys, &values, options, layout)?
             }
             (Self::Turbo { .. }, _) => {
-                let stored = planes.slice(0, options.keys.unwrap_or(planes.len()))?;
+                let end = match options.end {
+                    Some(Offset::At(end)) => end as usize,
+                    None => planes.len(),
+                    Some(Offset::Array(_)) => return Ok(None),
+                };
+                let stored = planes.slice(0, end)?;
                 let [keys, values] = self.rotated(&stored, dtype)?;
                 let queries = turbo::rotate(queries)?;
-                let options = attention::Options { keys: None, ..*options };
+                let options = attention::Options { end: None, ..*options };
                 let out = attention::attention(&queries, &keys, &values, &options, Layout::HeadsFirst)?;
                 let out = turbo::rotate_back(&out)?;
                 match layout {

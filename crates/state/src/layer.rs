@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::form::Form;
+use crate::format::Format;
 use crate::mixed::MixedRows;
 use crate::paged::PagedCache;
 use crate::plain::PlainCache;
@@ -12,6 +13,7 @@ use crate::recurrent::{Memory, Recurrence, RecurrentCache};
 use crate::rotating::RotatingCache;
 use crate::shared::SharedLayer;
 use crate::snapshot::Saved;
+use crate::step::{Place, Step};
 use std::rc::Rc;
 use strata_contracts::KernelSet;
 use strata_tensor::{Array, ops};
@@ -194,6 +196,33 @@ impl LayerState {
 
     pub(crate) fn arrays(&self) -> Vec<&Array> {
         each!(self, cache => cache.arrays())
+    }
+
+    /// Where a recorded step writes the next position; `None` where it cannot.
+    pub(crate) fn place(&self) -> Option<Place> {
+        match self {
+            Self::Plain(cache) if cache.form().format == Format::Dense => cache.place(),
+            Self::Rotating(cache) if cache.form().format == Format::Dense => cache.place(),
+            _ => None,
+        }
+    }
+
+    /// The layer over placeholders, for a step to be recorded.
+    pub(crate) fn stand_in(&self, stored: Planes, step: Step) -> Self {
+        match self {
+            Self::Plain(cache) => Self::Plain(cache.stand_in(stored, step)),
+            Self::Rotating(cache) => Self::Rotating(cache.stand_in(stored, step)),
+            other => other.clone(),
+        }
+    }
+
+    /// A recorded step has written the next position at `place`.
+    pub(crate) fn stepped(&mut self, stored: Planes, place: Place) {
+        match self {
+            Self::Plain(cache) => cache.stepped(stored, place),
+            Self::Rotating(cache) => cache.stepped(stored, place),
+            _ => {}
+        }
     }
 
     pub(crate) fn bytes(&self) -> usize {

@@ -32,6 +32,7 @@ mod rows;
 mod shared;
 mod snapshot;
 mod state;
+mod step;
 mod turbo;
 
 pub use bytes::{bytes_per_token, projected_bytes};
@@ -49,3 +50,4 @@ pub use round::Round;
 pub use shared::SharedLayer;
 pub use snapshot::Snapshot;
 pub use state::{Positions, State};
+pub use step::StandIn;

@@ -10,6 +10,7 @@ use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
 use crate::snapshot::Saved;
+use crate::step::{Place, Step};
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -42,6 +43,9 @@ impl PlainCache {
 impl Cache for PlainCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
         let new = self.form.planes(keys, values, self.row_count())?;
+        if let Some(read) = self.form.step(&mut self.stored, &new)? {
+            return Ok(read);
+        }
         let end = self.length + new.len();
         let seen = self.seen(new.len());
         let stored = self.form.write(&self.with_room(&new)?, self.length, &new)?;
@@ -197,6 +201,27 @@ impl Cache for PlainCache {
 }
 
 impl PlainCache {
+    /// Where the next position goes if it can be written in place and sees all that is live; `None` if appending it takes
+    /// more than that.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let place = Place { start: self.length, end: self.length + 1 };
+        let room = self.stored.as_ref().map_or(0, Planes::len);
+        let open = self.rows.as_ref().is_some_and(Rows::are_open);
+        let steady = place.end <= room && !open && !self.form.is_due(self.length);
+        (steady && matches!(self.seen(1), Seen::All)).then_some(place)
+    }
+
+    /// This cache over placeholders, for a step to be recorded.
+    pub(crate) fn stand_in(&self, stored: Planes, step: Step) -> Self {
+        Self { form: self.form.recording(step), stored: Some(stored), ..self.clone() }
+    }
+
+    /// A recorded step has written the next position at `place`.
+    pub(crate) fn stepped(&mut self, stored: Planes, place: Place) {
+        (self.stored, self.length) = (Some(stored), place.end);
+        self.rows.iter_mut().for_each(|rows| rows.advance(1));
+    }
+
     /// What `queries` new positions see once they are stored.
     fn seen(&self, queries: usize) -> Seen {
         let Some(rows) = &self.rows else { return if queries == 1 { Seen::All } else { Seen::Causal } };

@@ -1,13 +1,13 @@
 //! What queries see after an append: stored positions, mask and kernel, already chosen.
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::form::Form;
 use crate::format::{Format, lowest};
 use crate::mask::{Masks, Seen, Span};
 use crate::planes::Planes;
 use crate::pool::PagedRead;
 use strata_kernels::host::heads::Layout;
-use strata_kernels::{attention, paged_attention};
+use strata_kernels::{Offset, attention, paged_attention};
 use strata_tensor::fast::{self, Mask};
 use strata_tensor::{Array, ops};
 
@@ -41,11 +41,18 @@ enum Stored {
     Planes(Planes, usize),
     /// Pages, for a kernel that reads them; gathered for what it does not do.
     Pages(PagedRead),
+    /// The same as planes in a step that is recorded: how many positions are live is an input, int32 0-d.
+    Step(Planes, Array),
 }
 
 impl AttentionRead {
     pub(crate) fn new(buffers: Planes, length: usize, seen: Seen, form: &Form) -> Self {
         Self::of_stored(Stored::Planes(buffers, length), seen, form)
+    }
+
+    /// While a step is recorded: of the first `end` stored positions, all of which are seen.
+    pub(crate) fn of_step(buffers: Planes, end: Array, form: &Form) -> Self {
+        Self::of_stored(Stored::Step(buffers, end), Seen::All, form)
     }
 
     pub(crate) fn of_pages(pages: PagedRead, seen: Seen, form: &Form) -> Self {
@@ -165,8 +172,9 @@ impl SpanRead {
         if !self.host_kernels {
             return Ok(None);
         }
-        let (buffers, length) = match &self.stored {
-            Stored::Planes(buffers, length) => (buffers, *length),
+        let (buffers, end) = match &self.stored {
+            Stored::Planes(buffers, length) => (buffers, Offset::At(*length as i32)),
+            Stored::Step(buffers, end) => (buffers, Offset::Array(end)),
             Stored::Pages(pages) => {
                 let options = paged_attention::Options { scale, softcap: cap };
                 return self.format.on_host_pages(pages, queries, options, layout);
@@ -183,7 +191,7 @@ impl SpanRead {
             },
         };
         let options = attention::Options {
-            keys: Some(length),
+            end: Some(end),
             mask: mask.as_ref(),
             softcap: cap,
             ..attention::Options::new(scale, span)
@@ -241,6 +249,7 @@ impl SpanRead {
         match &self.stored {
             Stored::Planes(buffers, length) => buffers.slice(0, *length),
             Stored::Pages(pages) => pages.gathered(),
+            Stored::Step(..) => Err(Error::Kind { layer: "a recorded step", asked: "a read by MLX's operations" }),
         }
     }
 
@@ -252,6 +261,7 @@ impl SpanRead {
                 let keys = match &self.stored {
                     Stored::Planes(_, length) => *length,
                     Stored::Pages(pages) => pages.len(),
+                    Stored::Step(planes, _) => planes.len(),
                 };
                 Some(self.masks.array(&Span::causal(queries.dim(2) as usize, keys))?)
             }

@@ -16,6 +16,7 @@ use crate::planes::Planes;
 use crate::read::AttentionRead;
 use crate::rows::Rows;
 use crate::snapshot::Saved;
+use crate::step::{Place, Step};
 use strata_contracts::KernelSet;
 use strata_tensor::Array;
 
@@ -74,6 +75,9 @@ impl RotatingCache {
 impl Cache for RotatingCache {
     fn append(&mut self, keys: &Array, values: &Array) -> Result<AttentionRead> {
         let new = self.form.planes(keys, values, self.row_count())?;
+        if let Some(read) = self.form.step(&mut self.stored, &new)? {
+            return Ok(read);
+        }
         let in_place = new.len() == 1 && !self.rows.as_ref().is_some_and(Rows::are_open);
         let seen = self.seen(new.len(), in_place);
         let live = self.push(&new, in_place)?;
@@ -253,6 +257,32 @@ impl Cache for RotatingCache {
 }
 
 impl RotatingCache {
+    /// Where the next position goes if it can be written in place and sees all that is live; `None` if appending it takes
+    /// more than that.
+    pub(crate) fn place(&self) -> Option<Place> {
+        let room = self.stored.as_ref().map_or(0, Planes::len);
+        let start = if self.next == self.window { self.keep } else { self.next };
+        let open = self.rows.as_ref().is_some_and(Rows::are_open);
+        let steady = start < room && room <= self.window && !open && !self.form.is_due(self.length);
+        let all = steady && self.round.is_none() && matches!(self.seen(1, true), Seen::All);
+        all.then_some(Place { start, end: room.min(self.length + 1) })
+    }
+
+    /// This cache over placeholders, for a step to be recorded.
+    pub(crate) fn stand_in(&self, stored: Planes, step: Step) -> Self {
+        Self { form: self.form.recording(step), stored: Some(stored), ..self.clone() }
+    }
+
+    /// A recorded step has written the next position at `place`.
+    pub(crate) fn stepped(&mut self, stored: Planes, place: Place) {
+        let dropped = i32::from(self.length >= self.window);
+        (self.stored, self.length, self.next) = (Some(stored), self.length + 1, place.start + 1);
+        if let Some(rows) = &mut self.rows {
+            rows.drop_oldest(dropped);
+            rows.advance(1);
+        }
+    }
+
     /// Stores new positions; gives what attention may see.
     fn push(&mut self, new: &Planes, in_place: bool) -> Result<Planes> {
         let Appended { stored, next, dropped, shifts } =

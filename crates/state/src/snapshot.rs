@@ -107,7 +107,7 @@ impl Snapshot {
             })
         });
         let layers = layers.collect::<Result<_>>()?;
-        Ok(State { layers, position: self.tokens.len(), rows: None, in_round: false })
+        Ok(State { layers, position: self.tokens.len(), rows: None, in_round: false, recording: None })
     }
 }
 

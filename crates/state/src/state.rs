@@ -21,7 +21,8 @@ use strata_tensor::{Array, eval};
 pub enum Positions {
     /// Every row at the same position.
     Uniform(i32),
-    /// int32 `[B]`: one position a row; negative where a row's padding is read.
+    /// int32 `[B]`: one position a row; negative where a row's padding is read. 0-d, for all rows, while a step of a state
+    /// without rows is recorded.
     Rows(Array),
 }
 
@@ -35,6 +36,8 @@ pub struct State {
     pub(crate) rows: Option<Rows>,
     /// True while a [`Round`](crate::Round) is open.
     pub(crate) in_round: bool,
+    /// While this state stands in for another ([`StandIn`](crate::StandIn)): where the pass starts.
+    pub(crate) recording: Option<Array>,
 }
 
 impl State {
@@ -80,7 +83,7 @@ impl State {
 
     /// Empty state of caches made one by one.
     pub fn of_layers(layers: Vec<LayerState>) -> Self {
-        Self { layers, position: 0, rows: None, in_round: false }
+        Self { layers, position: 0, rows: None, in_round: false, recording: None }
     }
 
     /// Number of layers.
@@ -105,6 +108,9 @@ impl State {
 
     /// Where the next forward pass starts. Read it once, before the first layer appends.
     pub fn positions(&self) -> Positions {
+        if let Some(positions) = &self.recording {
+            return Positions::Rows(positions.clone());
+        }
         match &self.rows {
             None => Positions::Uniform(self.position as i32),
             Some(rows) => Positions::Rows(rows.positions()),
@@ -209,7 +215,7 @@ impl State {
         for state in states {
             rows.extend(&state.all_rows());
         }
-        Self { layers, position: 0, rows: Some(rows), in_round: false }.prepared()
+        Self { layers, position: 0, rows: Some(rows), in_round: false, recording: None }.prepared()
     }
 
     /// The rows of `other` join this batch, behind its own.
@@ -233,7 +239,7 @@ impl State {
         indices.iter().try_for_each(|&row| self.check_row(row))?;
         let layers = self.layers.iter().map(|layer| layer.select(indices)).collect::<Result<_>>()?;
         let rows = Some(self.all_rows().select(indices));
-        *self = Self { layers, position: 0, rows, in_round: false }.prepared()?;
+        *self = Self { layers, position: 0, rows, in_round: false, recording: None }.prepared()?;
         Ok(())
     }
 
@@ -247,7 +253,7 @@ impl State {
         self.check_row(row)?;
         let layers = self.layers.iter().map(|layer| layer.extract(row)).collect::<Result<_>>()?;
         let position = self.row_positions()[row];
-        Self { layers, position, rows: None, in_round: false }.prepared()
+        Self { layers, position, rows: None, in_round: false, recording: None }.prepared()
     }
 
     /// A copy that ends at `position`; the two go separate ways from there.

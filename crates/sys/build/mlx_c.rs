@@ -29,7 +29,7 @@ pub(crate) fn compile(mlx_include: &Path) -> Result<(), String> {
         .filter(|p| p.extension().is_some_and(|e| e == "cpp"))
         .collect();
     files.sort();
-    build.files(files).file(shim.join("host.cpp"));
+    build.files(files).files(["host.cpp", "program.cpp"].map(|file| shim.join(file)));
     build
         .try_compile("mlxc")
         .map_err(|e| format!("compiling mlx-c failed: {e}\nhelp: a C++20 compiler is needed"))

@@ -641,6 +641,18 @@ const _: () = {
         [::std::mem::offset_of!(strata_host_vtable_, drop) - 40usize];
 };
 pub type strata_host_vtable = strata_host_vtable_;
+#[repr(C)]
+#[derive(Debug, Copy, Clone)]
+pub struct strata_program_ {
+    pub ctx: *mut ::std::ffi::c_void,
+}
+#[allow(clippy::unnecessary_operation, clippy::identity_op)]
+const _: () = {
+    ["Size of strata_program_"][::std::mem::size_of::<strata_program_>() - 8usize];
+    ["Alignment of strata_program_"][::std::mem::align_of::<strata_program_>() - 8usize];
+    ["Offset of field: strata_program_::ctx"][::std::mem::offset_of!(strata_program_, ctx) - 0usize];
+};
+pub type strata_program = strata_program_;
 unsafe extern "C" {
     pub fn mlx_string_new() -> mlx_string;
     pub fn mlx_string_new_data(str_: *const ::std::ffi::c_char) -> mlx_string;
@@ -3557,4 +3569,24 @@ unsafe extern "C" {
     pub fn strata_graph_names(res: *mut mlx_string, outputs: mlx_vector_array) -> ::std::ffi::c_int;
     pub fn strata_array_source(res: *mut mlx_array, arr: mlx_array) -> ::std::ffi::c_int;
     pub fn strata_start_scheduler();
+    pub fn strata_placeholder(
+        res: *mut mlx_array,
+        shape: *const ::std::ffi::c_int,
+        ndim: usize,
+        dtype: mlx_dtype,
+        stream: mlx_stream,
+    ) -> ::std::ffi::c_int;
+    pub fn strata_program_record(
+        res: *mut strata_program,
+        obstacle: *mut mlx_string,
+        inputs: mlx_vector_array,
+        outputs: mlx_vector_array,
+        stream: mlx_stream,
+    ) -> ::std::ffi::c_int;
+    pub fn strata_program_apply(
+        outputs: *mut mlx_vector_array,
+        inputs: mlx_vector_array,
+        program: strata_program,
+    ) -> ::std::ffi::c_int;
+    pub fn strata_program_free(program: strata_program);
 }

@@ -1,7 +1,11 @@
 //! Rust functions inside MLX's graph: what a host kernel is and what it sees.
 //!
 //! A kernel runs on MLX's CPU stream thread, so it is `Send + Sync` and sees plain memory, never arrays.
+//!
+//! A graph of kernels that is run again and again (a decode step) can be recorded as a [`Program`]: building and dispatching
+//! a node costs MLX several microseconds, calling the next kernel of a program well below one.
 
+pub use crate::raw::Program;
 use crate::raw::{Array, Element};
 use crate::{Result, Shape};
 use smallvec::SmallVec;
@@ -56,6 +60,15 @@ pub trait HostKernel: PartialEq + Send + Sync + 'static {
 #[track_caller]
 pub fn apply<K: HostKernel>(kernel: K, inputs: &[&Array]) -> Result<Vec<Array>> {
     crate::raw::apply_host_kernel(kernel, inputs)
+}
+
+/// What became of recording a graph ([`Program::record`]).
+#[derive(Debug)]
+pub enum Recorded {
+    /// It is one.
+    Program(Program),
+    /// What lies on the way from inputs to outputs and is no host kernel.
+    Obstacle(String),
 }
 
 /// An input as memory.

@@ -12,10 +12,10 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 use strata_contracts::{Composition, KvFormat};
 use strata_generate::{Options, TokenStream, check_prompt, prefill};
-use strata_kernels::host::pool;
-use strata_models::Graph;
+use strata_kernels::{host::pool, sample};
+use strata_models::{DecodeStep, Graph};
 use strata_state::{Phase, State, projected_bytes};
-use strata_tensor::{Array, Dtype, async_eval, memory, ops};
+use strata_tensor::{Array, Device, Dtype, async_eval, memory, ops};
 
 /// Times of one run.
 struct Run {
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
     let decode_rates = Spread::of(runs.iter().map(|r| rate(rows * steps, r.decode)));
     let first = Spread::of(runs.iter().map(|r| r.first_token.as_secs_f64() * 1e3));
 
-    let primitives = bench.primitives(&prompt)?;
+    let [primitives, kernels] = bench.primitives(&prompt)?;
     let weight_bytes: usize = graph.weights().iter().map(|w| w.nbytes()).sum();
     let kv_bytes = kv_bytes(graph.as_ref(), &composition, prompt.len() + args.r#gen as usize / 2)?;
     let step_bytes = weight_bytes as u64 + u64::from(args.batch) * kv_bytes;
@@ -72,6 +72,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
             "startup_ms": startup.as_secs_f64() * 1e3,
             "peak_memory_bytes": peak,
             "primitives_per_token": primitives,
+            "kernels_per_token": kernels,
             "bytes_per_token": step_bytes,
             "memory_bandwidth_bytes_per_s": bandwidth,
             "bandwidth_share": share,
@@ -93,7 +94,7 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
         ("prompt", format!("{} tokens: {prompt_rates} tokens/s", prompt.len())),
         ("first token", format!("{first} ms")),
         ("decode", format!("{} x {} tokens: {decode_rates} tokens/s", args.batch, args.r#gen)),
-        ("primitives", format!("{primitives} a step")),
+        ("primitives", format!("{primitives} a step, of {kernels} that the graph has")),
         (
             "memory read",
             format!(
@@ -159,12 +160,13 @@ impl Bench<'_> {
         drop(states);
         let rows = self.args.batch as i32;
         let ids = vec![prompt[0] as i32; rows as usize];
-        let mut next = self.step(&Array::from_slice(&ids, [rows, 1])?, &mut state)?;
+        let mut step = DecodeStep::new(self.graph);
+        let mut next = greedy(&mut step, &Array::from_slice(&ids, [rows, 1])?, &mut state)?;
         next.eval()?;
         let first_token = start.elapsed();
         let start = Instant::now();
         for _ in 1..self.args.r#gen {
-            let following = self.step(&next.reshape([rows, 1])?, &mut state)?;
+            let following = greedy(&mut step, &next.reshape([rows, 1])?, &mut state)?;
             async_eval([&following])?;
             next.eval()?;
             next = following;
@@ -173,25 +175,36 @@ impl Bench<'_> {
         Ok(Run { first_token, decode: start.elapsed() })
     }
 
-    /// The greedy next ids `[B]` of ids `[B, 1]`.
-    fn step(&self, ids: &Array, state: &mut State) -> Result<Array> {
-        let hidden = self.graph.hidden(ids, state, Phase::Decode)?;
-        Ok(self.graph.logits(&hidden)?.squeeze(&[1])?.argmax(-1, false)?)
-    }
-
-    /// Nodes of MLX's graph that one decode step of one row runs.
-    fn primitives(&self, prompt: &[u32]) -> Result<usize> {
+    /// Nodes of MLX's graph that one decode step of one row runs: as it runs, and as the model's graph is made of.
+    fn primitives(&self, prompt: &[u32]) -> Result<[usize; 2]> {
         let mut state = self.state()?;
         prefill(self.graph, &mut state, prompt, Options::default().prefill_step)?;
-        let next = self.step(&Array::from_slice(&[prompt[0] as i32], [1, 1])?, &mut state)?;
-        let names = ops::graph_names(state.arrays().into_iter().chain([&next]))?;
-        let mut counts = std::collections::BTreeMap::new();
-        for name in &names {
-            *counts.entry(name.as_str()).or_insert(0) += 1;
-        }
-        tracing::debug!(?counts, "primitives of a step");
-        Ok(names.len())
+        let ids = Array::from_slice(&[prompt[0] as i32], [1, 1])?;
+        let count = |state: &State, next: &Array| -> Result<usize> {
+            let names = ops::graph_names(state.arrays().into_iter().chain([next]))?;
+            let mut counts = std::collections::BTreeMap::new();
+            for name in &names {
+                *counts.entry(name.as_str()).or_insert(0) += 1;
+            }
+            tracing::debug!(?counts, "primitives of a step");
+            Ok(names.len())
+        };
+        let mut plain = state.clone();
+        let hidden = self.graph.hidden(&ids, &mut plain, Phase::Decode)?;
+        let plain = count(&plain, &argmax(&self.graph.logits(&hidden)?.squeeze(&[1])?)?)?;
+        let next = greedy(&mut DecodeStep::new(self.graph), &ids, &mut state)?;
+        Ok([count(&state, &next)?, plain])
     }
+}
+
+/// The greedy next ids `[B]` of ids `[B, 1]`.
+fn greedy(step: &mut DecodeStep<'_>, ids: &Array, state: &mut State) -> Result<Array> {
+    argmax(&step.logits(ids, state)?)
+}
+
+/// The place of the largest logit of each row, by the host kernel where there is one for it.
+fn argmax(logits: &Array) -> Result<Array> {
+    Ok(if Device::current()? == Device::Cpu { sample::argmax(logits)? } else { logits.argmax(-1, false)? })
 }
 
 /// Bytes of one row's state at `length` positions.

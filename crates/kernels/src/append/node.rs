@@ -1,15 +1,16 @@
 //! The host form as a node of MLX's graph.
 
 use super::host::{self, Rows};
+use crate::offset::Known;
 use crate::host::node::four;
 use smallvec::SmallVec;
 use std::ffi::CStr;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
 
-/// Inputs: `N` buffers, then what is new for each.
+/// Inputs: `N` buffers, what is new for each, and where it goes if that is an array.
 #[derive(PartialEq)]
 pub(super) struct Append<const N: usize> {
-    pub(super) start: usize,
+    pub(super) start: Known,
 }
 
 impl<const N: usize> HostKernel for Append<N> {
@@ -17,14 +18,18 @@ impl<const N: usize> HostKernel for Append<N> {
     const OUTPUTS: &'static [Output] = &Self::BUFFERS;
 
     fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
-        if inputs.len() != 2 * N {
-            return Err(format!("takes {} inputs but has {}", 2 * N, inputs.len()));
+        let expected = 2 * N + self.start.inputs();
+        if inputs.len() != expected {
+            return Err(format!("takes {expected} inputs but has {}", inputs.len()));
         }
-        let (buffers, new) = inputs.split_at(N);
+        self.start.check("start", inputs.get(2 * N))?;
+        let (buffers, new) = inputs[..2 * N].split_at(N);
         let [_, _, room, _] = four("a buffer", &buffers[0])?;
         let [_, _, length, _] = four("what is new", &new[0])?;
-        if self.start + length as usize > room as usize {
-            return Err(format!("{length} positions from {} on do not fit a buffer of {room}", self.start));
+        if let Some(start) = self.start.position()
+            && (start < 0 || i64::from(start) + i64::from(length) > i64::from(room))
+        {
+            return Err(format!("{length} positions from {start} on do not fit a buffer of {room}"));
         }
         for (buffer, new) in buffers.iter().zip(new) {
             let [b, h, t, w] = four("a buffer", buffer)?;
@@ -39,7 +44,8 @@ impl<const N: usize> HostKernel for Append<N> {
     }
 
     fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
-        for (new, buffer) in inputs[N..].iter().zip(outputs) {
+        let start = self.start.resolve("start", inputs.get(2 * N))?;
+        for (new, buffer) in inputs[N..2 * N].iter().zip(outputs) {
             let (&[batch, heads, length, width], &[x, y, z, w]) = (new.shape(), new.strides()) else {
                 return Err("what is new must have 4 dimensions".to_owned());
             };
@@ -54,7 +60,7 @@ impl<const N: usize> HostKernel for Append<N> {
                 row: width as usize * size,
             };
             let room = buffer.shape()[2] as usize;
-            host::append(rows, buffer.bytes_mut(), room, self.start).map_err(|error| error.to_string())?;
+            host::append(rows, buffer.bytes_mut(), room, start).map_err(|error| error.to_string())?;
         }
         Ok(())
     }

@@ -18,6 +18,7 @@ pub mod host;
 pub(crate) mod node;
 pub mod reference;
 
+use crate::Offset;
 use crate::host::heads::Layout;
 use crate::host::node::cast;
 use strata_tensor::host::apply;
@@ -54,8 +55,8 @@ pub struct Options<'a> {
     pub scale: f32,
     /// Keys visible by position.
     pub span: Span,
-    /// Keys and values lie in buffers with room behind the first so many positions, which are `S`.
-    pub keys: Option<usize>,
+    /// Keys and values lie in buffers with room behind this position, which is `S`.
+    pub end: Option<Offset<'a>>,
     /// Further mask, which broadcasts to `[B, Hq, L, S]`: bool (true is visible) or additive.
     pub mask: Option<&'a Array>,
     /// Bound of the scores by a scaled tanh.
@@ -67,7 +68,7 @@ pub struct Options<'a> {
 impl Options<'_> {
     /// Scores scaled by `scale` and masked by `span`; nothing else.
     pub fn new(scale: f32, span: Span) -> Self {
-        Self { scale, span, keys: None, mask: None, softcap: None, sinks: None }
+        Self { scale, span, end: None, mask: None, softcap: None, sinks: None }
     }
 }
 

@@ -2,9 +2,11 @@
 
 use super::host::{self, ArrayMask};
 use super::{Options, Span, cast_mask};
+use crate::Offset;
 use crate::host::Level;
 use crate::host::heads::Layout;
 use crate::host::node::{Float, Strided, cast, four, laid_out, one_float_type, with_float};
+use crate::offset::Known;
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
@@ -15,7 +17,8 @@ use strata_tensor::{Array, Dtype, Result};
 pub(crate) struct Settings {
     scale: f32,
     span: Span,
-    pub(crate) keys: Option<usize>,
+    /// Where keys and values end in their buffers.
+    end: Option<Known>,
     softcap: Option<f32>,
     pub(crate) layout: Layout,
     mask: bool,
@@ -23,30 +26,43 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// The settings, and the optional inputs in order: mask, sinks.
+    /// The settings, and the optional inputs in order: mask, sinks, end.
     pub(crate) fn new(options: &Options<'_>, layout: Layout, dtype: Dtype) -> Result<(Self, Vec<Array>)> {
-        let Options { scale, span, keys, mask, softcap, sinks } = *options;
+        let Options { scale, span, end, mask, softcap, sinks } = *options;
         let mask = mask.map(|mask| cast_mask(mask, dtype)).transpose()?;
         let sinks = sinks.map(|sinks| cast(sinks, dtype)).transpose()?;
         let (masked, sunk) = (mask.is_some(), sinks.is_some());
-        let settings = Self { scale, span, keys, softcap, layout, mask: masked, sinks: sunk };
-        Ok((settings, mask.into_iter().chain(sinks).collect()))
+        let known = end.map(Offset::known);
+        let settings = Self { scale, span, end: known, softcap, layout, mask: masked, sinks: sunk };
+        let end = end.and_then(Offset::input).cloned();
+        Ok((settings, mask.into_iter().chain(sinks).chain(end).collect()))
     }
 
-    /// `S` for buffers of `room` positions.
+    /// `S`, or what it is at most, for buffers of `room` positions.
     pub(crate) fn keys(&self, room: i32) -> Result<i32, String> {
-        match self.keys {
-            Some(keys) if keys > room as usize => Err(format!("reads {keys} keys but k has {room}")),
-            Some(keys) => Ok(keys as i32),
+        match self.end.and_then(Known::position) {
+            Some(end) if end > room || end < 0 => Err(format!("reads {end} keys but k has {room}")),
+            Some(end) => Ok(end),
             None => Ok(room),
         }
     }
 
+    /// `S` when the kernel runs.
+    pub(crate) fn resolve_keys(&self, extra: &[View<'_>], room: i32) -> Result<usize, String> {
+        let Some(end) = self.end else { return Ok(room as usize) };
+        let keys = end.resolve("end", extra.last())?;
+        if keys > room as usize { Err(format!("reads {keys} keys but k has {room}")) } else { Ok(keys) }
+    }
+
     /// Checks the optional inputs against the shape of the scores `[B, Hq, L, S]`.
     pub(crate) fn check(&self, extra: &[Meta], dtype: Dtype, scores: [i32; 4]) -> Result<(), String> {
-        let expected = usize::from(self.mask) + usize::from(self.sinks);
+        let end = self.end.map_or(0, Known::inputs);
+        let expected = usize::from(self.mask) + usize::from(self.sinks) + end;
         if extra.len() != expected {
-            return Err(format!("takes {expected} inputs for mask and sinks but has {}", extra.len()));
+            return Err(format!("takes {expected} inputs for mask, sinks and end but has {}", extra.len()));
+        }
+        if let Some(known) = self.end {
+            known.check("end", extra.last())?;
         }
         if self.mask {
             let mask = &extra[0];
@@ -61,7 +77,7 @@ impl Settings {
             }
         }
         if self.sinks {
-            let sinks = &extra[expected - 1];
+            let sinks = &extra[usize::from(self.mask)];
             if sinks.dtype != dtype || sinks.shape.as_slice() != [scores[1]] {
                 return Err(format!(
                     "sinks need {dtype} [{}] but are {} {}",
@@ -91,14 +107,14 @@ impl Settings {
                 ArrayMask::Additive(additive.slice(), additive.broadcast_strides()?)
             });
         }
-        let sinks = self.sinks.then(|| extra.last().ok_or("sinks are missing")).transpose()?;
+        let sinks = self.sinks.then(|| extra.get(usize::from(self.mask)).ok_or("sinks are missing")).transpose()?;
         let sinks = sinks.map(Strided::<E>::new).transpose()?;
         options.sinks = sinks.as_ref().map(Strided::slice);
         body(&options).map_err(|e| e.to_string())
     }
 }
 
-/// Inputs: `q`, `k`, `v`, then mask and sinks as far as there are any.
+/// Inputs: `q`, `k`, `v`, then mask, sinks and end as far as they are inputs.
 #[derive(PartialEq)]
 pub(super) struct Attention(pub(super) Settings);
 
@@ -132,7 +148,7 @@ impl Attention {
         let (q, k, v) =
             (Strided::<E>::new(&inputs[0])?, Strided::<E>::new(&inputs[1])?, Strided::<E>::new(&inputs[2])?);
         let (q, k, v) = (q.heads("attention", "q")?, k.heads("attention", "k")?, v.heads("attention", "v")?);
-        let keys = self.0.keys.unwrap_or(usize::MAX);
+        let keys = self.0.resolve_keys(&inputs[3..], inputs[1].shape()[2])?;
         let (k, v) = (k.first(keys), v.first(keys));
         let out = outputs[0].slice_mut()?;
         self.0.with_options(&inputs[3..], |options| {

@@ -1,6 +1,7 @@
 //! Attention in tensor operations: MLX's fused form, or its composition where a soft cap comes before the mask.
 
 use super::{Options, Span};
+use crate::Offset;
 use crate::host::heads::Layout;
 use strata_tensor::fast::{Mask, scaled_dot_product_attention};
 use strata_tensor::{Array, Dtype, Result, ops};
@@ -11,7 +12,7 @@ use strata_tensor::{Array, Dtype, Result, ops};
 /// What MLX reports.
 #[track_caller]
 pub fn attention(q: &Array, k: &Array, v: &Array, options: &Options<'_>, layout: Layout) -> Result<Array> {
-    let keys = options.keys.map_or(k.dim(2), |keys| keys as i32);
+    let keys = options.end.map_or(Ok(k.dim(2)), Offset::read)?;
     let (k, v) = (&k.slice_axis(2, 0, keys)?, &v.slice_axis(2, 0, keys)?);
     let mask = mask(q.dim(2), keys, options)?;
     let out = if let Some(cap) = options.softcap {

@@ -1,20 +1,40 @@
-//! Rows of a quantized table: `y[i] = scales * q[ids[i]] + biases`, in the type of the scales.
+//! Rows of a table: `y[i] = factor * W[ids[i]]`.
 //!
-//! Shapes: `ids [...]` (uint32 or int32), the table `[V, K]` as in [`quantized_matmul`](crate::quantized_matmul),
-//! `y [..., K]`. One float32 rounding, then one to the output type.
+//! Shapes: `ids [...]` (uint32 or int32), the table `[V, K]`, plain or affine-quantized as in
+//! [`quantized_matmul`](crate::quantized_matmul), `y [..., K]` in the type asked for. All arithmetic is in float32, rounded
+//! once; without a factor a row of the table's own type is copied as it is.
 
 pub mod host;
 mod node;
 pub mod reference;
 
+use strata_contracts::Dtype;
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};
+
+/// What rows are looked up in.
+#[derive(Debug, Clone, Copy)]
+pub enum Table<'a> {
+    /// `[V, K]` of float32, float16 or bfloat16.
+    Plain(&'a Array),
+    /// Affine-quantized.
+    Quantized(&'a Quantized),
+}
+
+/// What becomes of a row.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Options {
+    /// Type of the result: float32, float16 or bfloat16.
+    pub dtype: Dtype,
+    /// Factor on every value.
+    pub factor: f32,
+}
 
 /// Looks up rows with the host kernel.
 ///
 /// # Errors
-/// A mode other than affine or ids of another type; when it is computed, an id outside the table.
+/// A mode other than affine, ids or a result of another type; when it is computed, an id outside the table.
 #[track_caller]
-pub fn embedding(table: &Quantized, ids: &Array) -> Result<Array> {
-    node::apply(table, ids)
+pub fn embedding(table: Table<'_>, ids: &Array, options: Options) -> Result<Array> {
+    node::apply(table, ids, options)
 }

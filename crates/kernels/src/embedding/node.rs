@@ -1,6 +1,6 @@
-//! The host form as a node of MLX's graph. Inputs: ids, packed numbers, scales, biases.
+//! The host form as a node of MLX's graph. Inputs: ids, then the table, or its packed numbers, scales and biases.
 
-use super::host;
+use super::{Options, Table, host};
 use crate::host::Element;
 use crate::host::memory::{floats, row_major};
 use crate::quantized_matmul;
@@ -9,19 +9,29 @@ use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use strata_contracts::{Dtype, QuantScheme};
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
-use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result, Shape};
 
 #[track_caller]
-pub(super) fn apply(table: &Quantized, ids: &Array) -> Result<Array> {
-    let mut inputs: SmallVec<[&Array; 4]> = smallvec![ids, &table.weight, &table.scales];
-    inputs.extend(&table.biases);
-    Ok(strata_tensor::host::apply(Embedding { scheme: table.scheme }, &inputs)?.remove(0))
+pub(super) fn apply(table: Table<'_>, ids: &Array, options: Options) -> Result<Array> {
+    let mut inputs: SmallVec<[&Array; 4]> = smallvec![ids];
+    let scheme = match table {
+        Table::Plain(table) => {
+            inputs.push(table);
+            None
+        }
+        Table::Quantized(table) => {
+            inputs.extend([&table.weight, &table.scales]);
+            inputs.extend(&table.biases);
+            Some(table.scheme)
+        }
+    };
+    Ok(strata_tensor::host::apply(Embedding { scheme, options }, &inputs)?.remove(0))
 }
 
 #[derive(PartialEq)]
 struct Embedding {
-    scheme: QuantScheme,
+    scheme: Option<QuantScheme>,
+    options: Options,
 }
 
 impl HostKernel for Embedding {
@@ -29,26 +39,32 @@ impl HostKernel for Embedding {
     const OUTPUTS: &'static [Output] = &[Output::Fresh];
 
     fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
-        let [ids, packed, scales, biases] = inputs else {
-            return Err("takes ids, packed numbers, scales and biases".to_owned());
-        };
+        let [ids, table @ ..] = inputs else { return Err("takes ids and a table".to_owned()) };
         if !matches!(ids.dtype, Dtype::Uint32 | Dtype::Int32) {
             return Err(format!("ids must be uint32 or int32, not {}", ids.dtype));
         }
-        if packed.shape.len() != 2
-            || scales.shape.len() != 2
-            || scales != biases
-            || packed.shape[0] != scales.shape[0]
-        {
-            return Err(format!(
-                "packed numbers {}, scales {} and biases {} are not one table",
-                packed.shape, scales.shape, biases.shape
-            ));
+        let columns = match (self.scheme, table) {
+            (None, [table]) if table.shape.len() == 2 => table.shape[1],
+            (None, _) => return Err("a plain table needs 2 dimensions".to_owned()),
+            (Some(scheme), [packed, scales, biases]) => {
+                let matrix = packed.shape.len() == 2 && scales.shape.len() == 2;
+                if !matrix || scales != biases || packed.shape[0] != scales.shape[0] {
+                    return Err(format!(
+                        "packed numbers {}, scales {} and biases {} are not one table",
+                        packed.shape, scales.shape, biases.shape
+                    ));
+                }
+                scales.shape[1] * scheme.group_size() as i32
+            }
+            (Some(_), _) => return Err("takes ids, packed numbers, scales and biases".to_owned()),
+        };
+        let dtype = self.options.dtype;
+        if !matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16) {
+            return Err(format!("gives float32, float16 or bfloat16, not {dtype}"));
         }
-        let columns = scales.shape[1] * self.scheme.group_size() as i32;
         let mut shape: SmallVec<[i32; 6]> = ids.shape[..].into();
         shape.push(columns);
-        Ok(smallvec![Meta { dtype: scales.dtype, shape: Shape::from(&shape[..]) }])
+        Ok(smallvec![Meta { dtype, shape: Shape::from(&shape[..]) }])
     }
 
     fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
@@ -70,50 +86,79 @@ impl Embedding {
             // A negative id becomes a large one, which no table has.
             _ => row_major::<i32>(&inputs[0])?.iter().map(|&id| id.cast_unsigned()).collect(),
         };
-        let rows = inputs[1].shape()[0] as usize;
-        let columns = inputs[2].shape()[1] as usize * self.scheme.group_size() as usize;
-        let (packed, scales, biases) = (inputs[1].slice()?, floats(&inputs[2])?, floats(&inputs[3])?);
-        let table = quantized_matmul::Quantized::new(packed, scales, biases, self.scheme, rows, columns);
-        let table = table.map_err(|error| error.to_string())?;
-        host::lookup::<T>(table, &ids, outputs[0].slice_mut()?).map_err(|error| error.to_string())
+        let [rows, columns] = [0, 1].map(|axis| inputs[1].shape()[axis] as usize);
+        let table = match self.scheme {
+            None => host::Table::Plain(floats(&inputs[1])?, columns),
+            Some(scheme) => {
+                let columns = inputs[2].shape()[1] as usize * scheme.group_size() as usize;
+                let (packed, scales, biases) = (inputs[1].slice()?, floats(&inputs[2])?, floats(&inputs[3])?);
+                let table = quantized_matmul::Quantized::new(packed, scales, biases, scheme, rows, columns);
+                host::Table::Quantized(table.map_err(|error| error.to_string())?)
+            }
+        };
+        host::lookup::<T>(table, &ids, self.options.factor, outputs[0].slice_mut()?)
+            .map_err(|error| error.to_string())
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{embedding, reference};
+    use super::super::{Options, Table, embedding, reference};
     use strata_contracts::{Dtype, QuantScheme};
     use strata_tensor::{Array, ops};
 
+    fn values(shape: [i32; 2]) -> Array {
+        let values: Vec<f32> = (0..shape[0] * shape[1]).map(|i| ((i as f32) * 0.7).sin()).collect();
+        Array::from_slice(&values, shape).unwrap()
+    }
+
     #[test]
-    fn rows_agree_with_mlx() {
-        let values: Vec<f32> = (0..50 * 96).map(|i| ((i as f32) * 0.7).sin()).collect();
-        let values = Array::from_slice(&values, [50, 96]).unwrap();
-        for (bits, dtype) in
-            [(2, Dtype::Float32), (4, Dtype::Float16), (6, Dtype::Bfloat16), (8, Dtype::Float16)]
-        {
-            let scheme = QuantScheme::affine(bits, 32).unwrap();
-            let table = ops::quantize(&values.astype(dtype).unwrap(), scheme).unwrap();
-            let ids = Array::from_slice(&[3_i32, 49, 0, 3, 17, 8], [2, 3]).unwrap();
-            let (got, expected) =
-                (embedding(&table, &ids).unwrap(), reference::embedding(&table, &ids).unwrap());
-            assert_eq!((got.shape(), got.dtype()), (expected.shape(), dtype));
-            let wide = |x: &Array| x.astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
-            // MLX rounds the product before it adds.
-            for (got, expected) in wide(&got).iter().zip(wide(&expected)) {
-                assert!((got - expected).abs() < 0.02, "{bits} bits: {got} for {expected}");
+    fn rows_agree_with_the_reference() {
+        let types = [(Dtype::Float32, 2e-7), (Dtype::Float16, 5e-4), (Dtype::Bfloat16, 4e-3)];
+        let ids = Array::from_slice(&[3_i32, 49, 0, 3, 17, 8], [2, 3]).unwrap();
+        for (bits, stored) in [
+            (None, Dtype::Bfloat16),
+            (None, Dtype::Float32),
+            (Some(2), Dtype::Float32),
+            (Some(4), Dtype::Float16),
+            (Some(6), Dtype::Bfloat16),
+            (Some(8), Dtype::Float16),
+        ] {
+            let plain = values([50, 96]).astype(stored).unwrap();
+            let quantized =
+                bits.map(|bits| ops::quantize(&plain, QuantScheme::affine(bits, 32).unwrap()).unwrap());
+            let table = quantized.as_ref().map_or(Table::Plain(&plain), Table::Quantized);
+            for (dtype, bound) in types {
+                for factor in [1.0, 25.298_22] {
+                    let options = Options { dtype, factor };
+                    let got = embedding(table, &ids, options).unwrap();
+                    let expected = reference::embedding(table, &ids, options).unwrap();
+                    assert_eq!((got.shape(), got.dtype()), (expected.shape(), dtype));
+                    let wide = |x: &Array| x.astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
+                    // MLX rounds scale times number before it adds the bias; sums may cancel.
+                    for (got, expected) in wide(&got).iter().zip(wide(&expected)) {
+                        let error = (got - expected).abs();
+                        assert!(
+                            error <= bound * (expected.abs() + factor),
+                            "{bits:?} {dtype}: {got}, {expected}"
+                        );
+                    }
+                }
             }
         }
     }
 
     #[test]
     fn ids_outside_the_table_are_refused() {
-        let values = Array::from_slice(&vec![0.5_f32; 4 * 32], [4, 32]).unwrap();
-        let table = ops::quantize(&values, QuantScheme::affine(4, 32).unwrap()).unwrap();
+        let plain = values([4, 32]);
+        let table = ops::quantize(&plain, QuantScheme::affine(4, 32).unwrap()).unwrap();
         for id in [-1, 4] {
             let ids = Array::from_slice(&[id], [1]).unwrap();
-            let text = embedding(&table, &ids).unwrap().eval().unwrap_err().to_string();
-            assert!(text.contains("rows below 4"), "{text}");
+            for table in [Table::Plain(&plain), Table::Quantized(&table)] {
+                let options = Options { dtype: Dtype::Float32, factor: 1.0 };
+                let text = embedding(table, &ids, options).unwrap().eval().unwrap_err().to_string();
+                assert!(text.contains("rows below 4"), "{text}");
+            }
         }
     }
 }

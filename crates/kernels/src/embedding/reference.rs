@@ -1,5 +1,7 @@
-//! The lookup in tensor operations: rows are taken packed, then dequantized.
+//! The lookup in tensor operations: rows are taken, dequantized if they are packed, and multiplied.
 
+use super::{Options, Table};
+use strata_contracts::Dtype;
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, Result};
 
@@ -8,13 +10,20 @@ use strata_tensor::{Array, Result};
 /// # Errors
 /// What MLX reports of operands that do not fit.
 #[track_caller]
-pub fn embedding(table: &Quantized, ids: &Array) -> Result<Array> {
+pub fn embedding(table: Table<'_>, ids: &Array, options: Options) -> Result<Array> {
     let take = |x: &Array| x.take(ids, 0);
-    let rows = Quantized {
-        weight: take(&table.weight)?,
-        scales: take(&table.scales)?,
-        biases: table.biases.as_ref().map(take).transpose()?,
-        scheme: table.scheme,
+    let wide = |x: &Array| x.astype(Dtype::Float32);
+    let rows = match table {
+        Table::Plain(table) => wide(&take(table)?)?,
+        Table::Quantized(table) => {
+            let rows = Quantized {
+                weight: take(&table.weight)?,
+                scales: wide(&take(&table.scales)?)?,
+                biases: table.biases.as_ref().map(|x| wide(&take(x)?)).transpose()?,
+                scheme: table.scheme,
+            };
+            ops::dequantize(&rows, None)?
+        }
     };
-    ops::dequantize(&rows, None)
+    rows.multiply_number(options.factor)?.astype(options.dtype)
 }

@@ -486,7 +486,8 @@ fn embedding_rows_are_dequantized_exactly() {
         let ids: Vec<u32> = (0..33).map(|i| i * 29 % 50).collect();
         for level in Level::available() {
             let mut out = vec![0_f32; ids.len() * 96];
-            embedding::host::lookup_at(level, table.view(), &ids, &mut out).unwrap();
+            let rows = embedding::host::Table::Quantized(table.view());
+            embedding::host::lookup_at(level, rows, &ids, 1.0, &mut out).unwrap();
             for (&id, out) in ids.iter().zip(out.chunks(96)) {
                 for (got, exact) in out.iter().zip(&table.values[id as usize * 96..]) {
                     assert!(
@@ -496,7 +497,7 @@ fn embedding_rows_are_dequantized_exactly() {
                 }
             }
         }
-        let refused = embedding::host::lookup(table.view(), &[50], &mut vec![0_f32; 96]).unwrap_err();
+        let refused = embedding::host::lookup(embedding::host::Table::Quantized(table.view()), &[50], 1.0, &mut vec![0_f32; 96]).unwrap_err();
         assert!(refused.to_string().contains("below 50"), "{refused}");
     }
 }

@@ -1,7 +1,8 @@
 //! Norm and rotation of queries and keys in tensor operations.
 
 use super::Norms;
-use crate::rope::{Offset, reference};
+use crate::Offset;
+use crate::rope::reference;
 use strata_tensor::{Array, Result, fast};
 
 /// As [`super::qk_norm_rope`], with MLX's operations: reshape, transpose, norm, rotate.

@@ -13,7 +13,7 @@ use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
 use strata_tensor::ops::Quantized as Stored;
 use strata_tensor::{Array, Dtype, Error, Failure, Result};
 
-/// Inputs: `q`; words, scales and biases of keys; the same of values; then mask and sinks as far as there are any.
+/// Inputs: `q`; words, scales and biases of keys; the same of values; then mask, sinks and end as far as they are inputs.
 #[derive(PartialEq)]
 pub(super) struct QuantizedAttention {
     settings: Settings,
@@ -98,7 +98,7 @@ impl HostKernel for QuantizedAttention {
 impl QuantizedAttention {
     fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
         let q = Strided::<E>::new(&inputs[0])?;
-        let keys = self.settings.keys.unwrap_or(usize::MAX);
+        let keys = self.settings.resolve_keys(&inputs[7..], inputs[1].shape()[2])?;
         let (k, v) = (Parts::<E>::new(&inputs[1..4])?, Parts::<E>::new(&inputs[4..7])?);
         let (q, k, v) = (q.heads("quantized_attention", "q")?, k.view(self.k, keys)?, v.view(self.v, keys)?);
         let out = outputs[0].slice_mut()?;

@@ -17,6 +17,7 @@ pub mod host;
 pub(crate) mod node;
 pub mod reference;
 
+use crate::Offset;
 use std::sync::Arc;
 use strata_tensor::host::apply;
 use strata_tensor::{Array, Result, fast};
@@ -46,16 +47,7 @@ impl Rope {
     }
 }
 
-/// Position of the first row of an array.
-#[derive(Debug, Clone, Copy)]
-pub enum Offset<'a> {
-    /// Known when the graph is built.
-    At(i32),
-    /// int32: 0-d, or `[B]` with one for each row of the batch.
-    Array(&'a Array),
-}
-
-/// Rotates `x` `[B, H, L, D]` with the host kernel.
+/// Rotates `x` `[B, H, L, D]`, whose first position is `offset` (of all rows, or one a row), with the host kernel.
 ///
 /// # Errors
 /// Heads narrower than what is rotated, an offset that is not int32 or of another length, or a type that is not one of

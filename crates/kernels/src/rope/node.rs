@@ -1,6 +1,7 @@
 //! The host form as a node of MLX's graph, for one array or several that share their positions.
 
-use super::{Offset, Rope, host};
+use super::{Rope, host};
+use crate::Offset;
 use crate::host::Level;
 use crate::host::node::{Float, Strided, one_float_type, with_float};
 use smallvec::SmallVec;

@@ -1,6 +1,6 @@
 //! Rotary embedding in tensor operations: MLX's own.
 
-use super::Offset;
+use crate::Offset;
 use strata_tensor::{Array, Result, fast};
 
 /// Rotates `x` `[B, H, L, D]`.

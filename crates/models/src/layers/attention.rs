@@ -10,8 +10,8 @@ use crate::error::Result;
 use crate::weights::Source;
 use std::rc::Rc;
 use strata_contracts::LayerKind;
+use strata_kernels::Offset;
 use strata_kernels::qk_norm_rope::{Norms, qk_norm_rope};
-use strata_kernels::rope::Offset;
 use strata_state::{LayerState, Phase, Positions};
 use strata_tensor::Array;
 

@@ -5,8 +5,12 @@ use crate::error::Result;
 use crate::weights::{Matrix, Source};
 use std::cell::OnceCell;
 use strata_contracts::{Dtype, QuantMode};
+use strata_kernels::embedding::{Options, Table, embedding};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
+
+/// Types that the host kernel reads and gives.
+const FLOATS: [Dtype; 3] = [Dtype::Float32, Dtype::Float16, Dtype::Bfloat16];
 
 /// A table `[V, E]`.
 pub(crate) struct Embedding {
@@ -39,11 +43,11 @@ impl Embedding {
 
     /// int32 ids `[B, L]` -> `[B, L, E]`. Quantized rows are gathered first, then dequantized.
     pub(crate) fn forward(&self, ids: &Array) -> Result<Array> {
+        if let Some(vectors) = self.on_host(ids)? {
+            return Ok(vectors);
+        }
         let vectors = match &self.table {
             Matrix::Dense(table) => table.take(ids, 0)?,
-            Matrix::Quantized(q) if self.host && q.scheme.mode() == QuantMode::Affine => {
-                strata_kernels::embedding::embedding(q, ids)?
-            }
             Matrix::Quantized(q) => {
                 let rows = Quantized {
                     weight: q.weight.take(ids, 0)?,
@@ -62,6 +66,23 @@ impl Embedding {
             Some(factor) => vectors.multiply_number(factor)?,
             None => vectors,
         })
+    }
+
+    /// By the host kernel, where it runs and reads the table.
+    fn on_host(&self, ids: &Array) -> Result<Option<Array>> {
+        let (table, stored) = match &self.table {
+            Matrix::Dense(table) => (Table::Plain(table), table.dtype()),
+            Matrix::Quantized(q) if q.scheme.mode() == QuantMode::Affine => {
+                (Table::Quantized(q), q.scales.dtype())
+            }
+            Matrix::Quantized(_) => return Ok(None),
+        };
+        let dtype = self.activations.unwrap_or(stored);
+        if !self.host || ![dtype, stored].iter().all(|d| FLOATS.contains(d)) {
+            return Ok(None);
+        }
+        let options = Options { dtype, factor: self.factor.unwrap_or(1.0) };
+        Ok(Some(embedding(table, ids, options)?))
     }
 
     /// The table as a tied head: `[B, L, E] -> [B, L, V]`.

@@ -208,7 +208,7 @@ fn output_view(raw: &sys::strata_view) -> ViewMut<'_> {
 
 impl Stream {
     /// The current stream if it is a CPU's, else this thread's default CPU stream.
-    fn current_cpu() -> Result<Self, Error> {
+    pub(super) fn current_cpu() -> Result<Self, Error> {
         thread_local! {
             static CPU: std::cell::RefCell<Option<Stream>> = const { std::cell::RefCell::new(None) };
         }

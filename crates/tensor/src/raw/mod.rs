@@ -18,6 +18,7 @@ mod io;
 mod kernel;
 mod memory;
 mod ops;
+mod program;
 mod stream;
 
 pub use array::{Array, Element};
@@ -29,6 +30,7 @@ pub(crate) use io::{Gguf, load_gguf, load_safetensors, save_safetensors};
 pub(crate) use kernel::{CudaKernel, MetalKernel, Source as KernelSource};
 pub use kernel::{Launch, TemplateValue};
 pub(crate) use ops::*;
+pub use program::Program;
 pub use stream::{Device, Stream};
 pub(crate) mod counters {
     //! Memory limits and counters.
