@@ -85,19 +85,19 @@ impl AttentionRead {
         self.read(queries, scale, None)
     }
 
-    /// [`AttentionRead::attend`] with the heads of a position side by side, as an output projection reads them:
+    /// [`AttentionRead::attend`], soft-capped if there is a cap, with the heads of a position side by side, as an output projection reads them:
     /// -> `[B, L, Hq · Dv]`.
     ///
     /// # Errors
     /// What MLX reports of shapes that do not fit.
-    pub fn attend_joined(&self, queries: &Array, scale: f32) -> Result<Array> {
+    pub fn attend_joined(&self, queries: &Array, scale: f32, cap: Option<f32>) -> Result<Array> {
         if let Reads::Span(read) = &self.0
-            && let Some(joined) = read.host(queries, scale, None, Layout::PositionsFirst)?
+            && let Some(joined) = read.host(queries, scale, cap, Layout::PositionsFirst)?
         {
             return Ok(joined);
         }
         let (b, l) = (queries.dim(0), queries.dim(2));
-        Ok(self.attend(queries, scale)?.transpose(&[0, 2, 1, 3])?.reshape([b, l, -1])?)
+        Ok(self.read(queries, scale, cap)?.transpose(&[0, 2, 1, 3])?.reshape([b, l, -1])?)
     }
 
     /// `softmax(cap · tanh(scale · Q Kᵀ / cap) + mask) V` (Gemma 2, arXiv 2408.00118).

@@ -79,7 +79,7 @@ impl Pair {
         });
         let queries = normal(seed + 2, [rows, HEADS, length, dim], dtype);
         let scale = 1.0 / (dim as f32).sqrt();
-        let joined = reads.each_ref().map(|read| read.attend_joined(&queries, scale).unwrap());
+        let joined = reads.each_ref().map(|read| read.attend_joined(&queries, scale, None).unwrap());
         let plain = reads.each_ref().map(|read| read.attend(&queries, scale).unwrap());
         let capped = reads.each_ref().map(|read| read.attend_soft_capped(&queries, scale, 3.0).unwrap());
         let heads_first = joined

@@ -15,7 +15,7 @@ use strata_generate::{Options, TokenStream, check_prompt, prefill};
 use strata_kernels::{host::pool, sample};
 use strata_models::{DecodeStep, Graph};
 use strata_state::{Phase, State, projected_bytes};
-use strata_tensor::{Array, Device, Dtype, async_eval, memory, ops};
+use strata_tensor::{Array, Device, Dtype, async_eval, eval, memory, ops};
 
 /// Times of one run.
 struct Run {
@@ -189,10 +189,13 @@ impl Bench<'_> {
             tracing::debug!(?counts, "primitives of a step");
             Ok(names.len())
         };
+        // The first step may have to make room.
+        let mut step = DecodeStep::new(self.graph);
+        eval([&greedy(&mut step, &ids, &mut state)?])?;
         let mut plain = state.clone();
         let hidden = self.graph.hidden(&ids, &mut plain, Phase::Decode)?;
         let plain = count(&plain, &argmax(&self.graph.logits(&hidden)?.squeeze(&[1])?)?)?;
-        let next = greedy(&mut DecodeStep::new(self.graph), &ids, &mut state)?;
+        let next = greedy(&mut step, &ids, &mut state)?;
         Ok([count(&state, &next)?, plain])
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! Shapes: `x [..., K]`, `W_i [N_i, K]` plain or quantized, `b_i [N_i]`, `y_i [..., N_i]`; `M` is the number of rows of `x`.
 //! - `norm`: none, or RMSNorm: `x / sqrt(mean(x^2) + eps) * (shift + w)`, computed once a row in float32.
-//! - [`Finish`]: store; add a residual `[..., N]`; or, for a pair of matrices, the gated product `act(y_0) * y_1` of
+//! - [`Finish`]: store; hold within a soft cap; add a residual `[..., N]`; or, for a pair of matrices, the gated product `act(y_0) * y_1` of
 //!   SwiGLU and GeGLU (N. Shazeer, "GLU Variants Improve Transformer", 2020), which has one output.
 //! - `experts [..., T]` (mixture of experts): weights are stacks `[E, N, K]` (biases `[E, N]`), and row `[..., t]` of the
 //!   outputs is computed with matrix `experts[..., t]`. `x` is `[..., K]`, the same for all `T`, or `[..., T, K]`.
@@ -78,6 +78,8 @@ pub enum Finish<'a> {
     Store,
     /// A residual in the shape of the output is added; one map only.
     Add(&'a Array),
+    /// `cap * tanh(y / cap)` (Gemma 2, arXiv 2408.00118, section 2).
+    SoftCap(f32),
     /// `act(y_0) * y_1`; two maps of one size and scheme.
     Gate(Activation),
 }

@@ -33,6 +33,7 @@ pub(super) fn apply(
     inputs.extend(input.experts);
     let (tail, gated) = match finish {
         Finish::Store => (Tail::Store, false),
+        Finish::SoftCap(cap) => (Tail::SoftCap(cap), false),
         Finish::Add(residual) => {
             inputs.push(residual);
             (Tail::Add, false)
@@ -104,6 +105,7 @@ enum Form {
 #[derive(PartialEq, Clone, Copy)]
 enum Tail {
     Store,
+    SoftCap(f32),
     Add,
     Gate(Activation),
 }
@@ -262,6 +264,7 @@ impl Spec {
         }
         let finish = match self.tail {
             Tail::Store => host::Finish::Store,
+            Tail::SoftCap(cap) => host::Finish::SoftCap(cap),
             Tail::Add => host::Finish::Add(&residual),
             Tail::Gate(activation) => host::Finish::Gate(activation),
         };

@@ -29,6 +29,10 @@ pub fn linear(input: Input<'_>, linears: &[Linear<'_>], finish: Finish<'_>) -> R
     }
     match (finish, products.as_slice()) {
         (Finish::Add(residual), [y]) => Ok(vec![residual.add(y)?]),
+        (Finish::SoftCap(cap), products) => {
+            let capped = |y: &Array| y.divide(&y.number(cap)?)?.tanh()?.multiply_number(cap);
+            products.iter().map(capped).collect()
+        }
         (Finish::Gate(activation), [gate, up]) => Ok(vec![activate(activation, gate)?.multiply(up)?]),
         _ => Ok(products),
     }

@@ -36,23 +36,23 @@ impl RmsNorm {
     }
 }
 
-/// Inputs: `x`, the residual, and the weight if there is one. Outputs: sum and normalised sum.
+/// Inputs: the residual, `x`, and the weight if there is one.
 #[derive(PartialEq)]
-pub(super) struct AddRmsNorm {
+pub(super) struct RmsNormOnto {
     pub(super) eps: f32,
     pub(super) overflow: Overflow,
 }
 
-impl HostKernel for AddRmsNorm {
-    const NAME: &'static CStr = c"add_rms_norm";
-    const OUTPUTS: &'static [Output] = &[Output::Fresh, Output::Fresh];
+impl HostKernel for RmsNormOnto {
+    const NAME: &'static CStr = c"rms_norm_onto";
+    const OUTPUTS: &'static [Output] = &[Output::Fresh];
 
     fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
         check(inputs, 2)?;
         if inputs[0].shape != inputs[1].shape {
-            return Err(format!("residual needs shape {} but has {}", inputs[0].shape, inputs[1].shape));
+            return Err(format!("residual needs shape {} but has {}", inputs[1].shape, inputs[0].shape));
         }
-        Ok(smallvec![inputs[0].clone(), inputs[0].clone()])
+        Ok(smallvec![inputs[0].clone()])
     }
 
     fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
@@ -60,16 +60,15 @@ impl HostKernel for AddRmsNorm {
     }
 }
 
-impl AddRmsNorm {
+impl RmsNormOnto {
     fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
-        let (x, residual) =
+        let (residual, x) =
             (Strided::<E>::new(&inputs[0])?.folded(), Strided::<E>::new(&inputs[1])?.folded());
         let weight = inputs.get(2).map(Strided::<E>::new).transpose()?;
-        let (x, residual) = (x.rows("add_rms_norm", "x")?, residual.rows("add_rms_norm", "residual")?);
+        let (residual, x) = (residual.rows("rms_norm_onto", "residual")?, x.rows("rms_norm_onto", "x")?);
         let weight = weight.as_ref().map(Strided::slice);
-        let [sum, out] = outputs else { return Err("has two outputs".to_owned()) };
-        let (sum, out) = (sum.slice_mut()?, out.slice_mut()?);
-        host::add_rms_norm(Level::best(), x, residual, weight, self.eps, self.overflow, sum, out)
+        let out = outputs[0].slice_mut()?;
+        host::rms_norm_onto(Level::best(), residual, x, weight, self.eps, self.overflow, out)
             .map_err(|e| e.to_string())
     }
 }

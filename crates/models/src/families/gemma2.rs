@@ -7,7 +7,7 @@ use crate::config::Config;
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::layers::activation::Gate;
-use crate::layers::attention::{Biases, Heads, Projections, heads_first, join_heads};
+use crate::layers::attention::{Biases, Heads, Projections, heads_first};
 use crate::layers::decoder::{Block, Decoder};
 use crate::layers::embedding::Embedding;
 use crate::layers::head::Head;
@@ -132,9 +132,9 @@ impl Block for GemmaBlock {
         phase: Phase,
     ) -> Result<Array> {
         let r = self.self_attn.forward(&self.input_layernorm, x, state, positions, phase)?;
-        let h = x.add(&self.post_attention_layernorm.forward(&r)?)?;
+        let h = self.post_attention_layernorm.forward_onto(x, &r)?;
         let r = self.mlp.forward(&self.pre_feedforward_layernorm, &h)?;
-        Ok(h.add(&self.post_feedforward_layernorm.forward(&r)?)?)
+        self.post_feedforward_layernorm.forward_onto(&h, &r)
     }
 
     fn weights(&self) -> Vec<&Array> {
@@ -167,7 +167,7 @@ impl Attention {
     ) -> Result<Array> {
         let [queries, keys, values] = self.heads(norm, x, positions)?;
         let read = state.append(&keys, &values, phase)?;
-        self.projections.output(&join_heads(&read.attend_soft_capped(&queries, self.scale, self.cap)?)?)
+        self.projections.output(&read.attend_joined(&queries, self.scale, Some(self.cap))?)
     }
 
     /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.

@@ -20,6 +20,7 @@ use crate::layers::rope::Rope;
 use crate::weights::Source;
 use std::rc::Rc;
 use strata_contracts::{Capabilities, GraphDeclaration};
+use strata_kernels::rms_norm::Overflow;
 use strata_state::{LayerState, Phase, Positions};
 use strata_tensor::compile::{CompiledFunction, compile};
 use strata_tensor::{Array, Dtype};
@@ -221,8 +222,12 @@ impl GemmaBlock {
 }
 
 impl GemmaBlock {
-    fn add(&self, x: &Array, y: &Array) -> Result<Array> {
-        Ok(self.add.call(&[x, y])?.swap_remove(0))
+    /// `x + norm(r)`, clipped.
+    fn add(&self, x: &Array, norm: &RmsNorm, r: &Array) -> Result<Array> {
+        match norm.host_onto(x, r, Overflow::Clip)? {
+            Some(sum) => Ok(sum),
+            None => Ok(self.add.call(&[x, &norm.forward(r)?])?.swap_remove(0)),
+        }
     }
 }
 
@@ -235,9 +240,9 @@ impl Block for GemmaBlock {
         phase: Phase,
     ) -> Result<Array> {
         let r = self.self_attn.forward(&self.input_layernorm, x, state, positions, phase)?;
-        let h = self.add(x, &self.post_attention_layernorm.forward(&r)?)?;
+        let h = self.add(x, &self.post_attention_layernorm, &r)?;
         let r = self.mlp.forward(&self.pre_feedforward_layernorm, &h)?;
-        self.add(&h, &self.post_feedforward_layernorm.forward(&r)?)
+        self.add(&h, &self.post_feedforward_layernorm, &r)
     }
 
     fn weights(&self) -> Vec<&Array> {
@@ -282,7 +287,7 @@ impl Attention {
     ) -> Result<Array> {
         let [queries, keys, values] = self.heads(norm, x, positions)?;
         let read = state.append(&keys, &values, phase)?;
-        self.projections.output(&read.attend_joined(&queries, self.scale)?)
+        self.projections.output(&read.attend_joined(&queries, self.scale, None)?)
     }
 
     /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.

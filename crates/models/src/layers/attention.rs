@@ -200,7 +200,7 @@ impl Attention {
     ) -> Result<Array> {
         let [queries, keys, values] = self.heads(norm, x, positions)?;
         let read = state.append(&keys, &values, phase)?;
-        self.projections.output_onto(x, &read.attend_joined(&queries, self.scale)?)
+        self.projections.output_onto(x, &read.attend_joined(&queries, self.scale, None)?)
     }
 
     /// Rotated queries `[B, H, L, D]` and keys, and values, `[B, K, L, D]`.

@@ -86,12 +86,12 @@ impl Embedding {
     }
 
     /// The table as a tied head: `[B, L, E] -> [B, L, V]`.
-    pub(crate) fn as_linear(&self, x: &Array) -> Result<Array> {
+    pub(crate) fn as_linear(&self) -> Result<&Linear> {
         if self.head.get().is_none() {
             // Nobody else can have set it: the cell is not shared between threads.
             let _ = self.head.set(Linear::of(self.table.clone(), None, self.host)?);
         }
-        self.head.get().expect("was just set").forward(x)
+        Ok(self.head.get().expect("was just set"))
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

@@ -30,14 +30,14 @@ impl Head {
     }
 
     pub(crate) fn forward(&self, hidden: &Array, table: &Embedding) -> Result<Array> {
-        let logits = match &self.own {
-            Some(head) => head.forward(hidden)?,
-            None => table.as_linear(hidden)?,
+        let head = match &self.own {
+            Some(head) => head,
+            None => table.as_linear()?,
         };
-        Ok(match self.cap {
-            Some(cap) => logits.divide(&logits.number(cap)?)?.tanh()?.multiply_number(cap)?,
-            None => logits,
-        })
+        match self.cap {
+            Some(cap) => head.forward_soft_capped(hidden, cap),
+            None => head.forward(hidden),
+        }
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

@@ -58,9 +58,7 @@ impl Linear {
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         if let Some(kernel) = self.host() {
-            return Ok(
-                host::linear(Input::new(x), &[kernel], Finish::Store, Arithmetic::Integer)?.swap_remove(0)
-            );
+            return finished(x, kernel, Finish::Store);
         }
         Ok(match (&self.weight, &self.bias) {
             (Weight::Quantized(q), None) => ops::quantized_matmul(x, q, true)?,
@@ -74,12 +72,18 @@ impl Linear {
     /// `residual + forward(x)`.
     pub(crate) fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array> {
         match self.host() {
-            Some(kernel) => {
-                let finish = Finish::Add(residual);
-                Ok(host::linear(Input::new(x), &[kernel], finish, Arithmetic::Integer)?.swap_remove(0))
-            }
+            Some(kernel) => finished(x, kernel, Finish::Add(residual)),
             None => Ok(residual.add(&self.forward(x)?)?),
         }
+    }
+
+    /// `cap · tanh(forward(x) / cap)`.
+    pub(crate) fn forward_soft_capped(&self, x: &Array, cap: f32) -> Result<Array> {
+        if let Some(kernel) = self.host() {
+            return finished(x, kernel, Finish::SoftCap(cap));
+        }
+        let y = self.forward(x)?;
+        Ok(y.divide(&y.number(cap)?)?.tanh()?.multiply_number(cap)?)
     }
 
     /// The host kernel's operands, in fast mode on a CPU.
@@ -108,6 +112,11 @@ impl Linear {
         };
         parts.into_iter().flatten().chain(&self.bias)
     }
+}
+
+/// One layer and what happens to its product, by the host kernel.
+fn finished(x: &Array, kernel: host::Linear<'_>, finish: Finish<'_>) -> Result<Array> {
+    Ok(host::linear(Input::new(x), &[kernel], finish, Arithmetic::Integer)?.swap_remove(0))
 }
 
 /// Several layers of the same normed input: `linear_i(norm(x))`.

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::weights::Source;
+use strata_kernels::rms_norm::{self, Overflow};
 use strata_tensor::{Array, fast};
 
 /// `x / sqrt(mean(x²) + eps) · weight`.
@@ -26,9 +27,25 @@ impl RmsNorm {
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
         if self.host {
-            return Ok(strata_kernels::rms_norm::rms_norm(x, Some(&self.weight), self.eps)?);
+            return Ok(rms_norm::rms_norm(x, Some(&self.weight), self.eps)?);
         }
         Ok(fast::rms_norm(x, Some(&self.weight), self.eps)?)
+    }
+
+    /// `residual + forward(x)` by the host kernel; `None` where it does not run.
+    pub(crate) fn host_onto(&self, residual: &Array, x: &Array, overflow: Overflow) -> Result<Option<Array>> {
+        if !self.host || residual.dtype() != x.dtype() {
+            return Ok(None);
+        }
+        Ok(Some(rms_norm::rms_norm_onto(residual, x, Some(&self.weight), self.eps, overflow)?))
+    }
+
+    /// `residual + forward(x)`.
+    pub(crate) fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array> {
+        match self.host_onto(residual, x, Overflow::Infinite)? {
+            Some(sum) => Ok(sum),
+            None => Ok(residual.add(&self.forward(x)?)?),
+        }
     }
 
     /// The host kernel's operands.

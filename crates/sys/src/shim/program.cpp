@@ -5,6 +5,7 @@
 // however many kernels it is.
 #include "program.h"
 
+#include <future>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -383,6 +384,14 @@ class Program : public mlx::core::Primitive, public std::enable_shared_from_this
       }
     }
     let_go_of_inputs(inputs, outputs);
+    bool shared = std::any_of(donations_.begin(), donations_.end(), [&](int donor) {
+      return donor >= 0 && !inputs[donor].is_donatable();
+    });
+    if (shared) {
+      // Perhaps only by what MLX queues behind a run to keep its buffers: the run before this one is under way. Waiting for
+      // it costs less than copying what it gives.
+      wait_for_queue();
+    }
     for (size_t i = 0; i < outputs.size(); ++i) {
       allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[donations_[i]]);
       call->outputs.push_back(view(outputs[i]));
@@ -439,6 +448,15 @@ class Program : public mlx::core::Primitive, public std::enable_shared_from_this
       reshaped_[storage.index] = reshaped_[storage.index] || !same_shape;
     }
     patches_.push_back({entries_.size(), of_outputs, position, from_outputs, storage.index, same_shape});
+  }
+
+  // Until all that has been queued on the stream is done and gone.
+  void wait_for_queue() {
+    auto done = std::make_shared<std::promise<void>>();
+    auto future = done->get_future();
+    // Also ready when the queue is given up and the task dropped.
+    mlx::core::scheduler::enqueue(stream(), [done = std::move(done)]() { done->set_value(); });
+    future.wait();
   }
 
   void run(const Call& at) {

@@ -74,6 +74,8 @@ pub enum Finish<'a, T> {
     Store,
     /// A residual `[M, N]` is added; one matrix only.
     Add(&'a [T]),
+    /// It is held within a cap by a scaled tanh.
+    SoftCap(f32),
     /// `act(y_0) * y_1`; two matrices of one size and scheme.
     Gate(Activation),
 }
@@ -147,7 +149,7 @@ impl<T> Call<'_, T> {
         }
         let first = self.linears[0].matrix;
         let count = match self.finish {
-            Finish::Store => self.linears.len(),
+            Finish::Store | Finish::SoftCap(_) => self.linears.len(),
             Finish::Add(residual) => {
                 require("weights", self.linears.len(), 1, "one matrix with a residual")?;
                 require("residual", residual.len(), rows * first.rows(), "M x N values")?;

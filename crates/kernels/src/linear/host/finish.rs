@@ -24,6 +24,10 @@ impl<T: Lane> Body for FinishRow<'_, T> {
         for at in (0..self.out.len()).step_by(S::LANES) {
             let x = f32::get(s, self.first, at);
             let y = match (self.finish, self.second) {
+                (Finish::SoftCap(cap), _) => {
+                    let scaled = s.mul(x, s.splat(1.0 / cap));
+                    s.mul(math::tanh(s, scaled), s.splat(cap))
+                }
                 (Finish::Add(residual), _) => s.add(T::get(s, &residual[self.range.clone()], at), x),
                 (Finish::Gate(activation), Some(second)) => {
                     let gate = match activation {

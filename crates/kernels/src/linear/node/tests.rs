@@ -112,6 +112,7 @@ fn norm_bias_residual_and_gate_agree_with_mlx() {
         let norm = Some(Norm { weight: Some(&weight), shift, eps: 1e-5 });
         let input = Input { norm, ..Input::new(&x) };
         check(input, &[map(&w, Some(&bias))], Finish::Add(&residual), Arithmetic::Float, 1e-5);
+        check(input, &[map(&w, Some(&bias))], Finish::SoftCap(1.5), Arithmetic::Float, 1e-5);
         let linears = [map(&w, None), map(&up, Some(&bias))];
         for activation in [Activation::Silu, Activation::GeluTanh, Activation::GeluErf] {
             check(input, &linears, Finish::Gate(activation), Arithmetic::Float, 1e-5);
