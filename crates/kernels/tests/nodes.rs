@@ -2,13 +2,13 @@
 //! on views (transposed, sliced) as models pass them.
 
 use strata_contracts::QuantScheme;
+use strata_kernels::Offset;
 use strata_kernels::append;
 use strata_kernels::attention::{self, Span};
 use strata_kernels::gated_activation::{self, Activation};
 use strata_kernels::host::heads::Layout;
 use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
-use strata_kernels::Offset;
 use strata_kernels::rope::{self, Rope};
 use strata_kernels::{
     causal_conv, gated_delta, layer_norm, paged_attention, quantized_attention, rms_norm, sample,
@@ -185,7 +185,8 @@ fn appending_equals_its_reference_and_leaves_what_others_hold() {
                 for start in [Offset::At(start), Offset::Array(&array)] {
                     let got = append::append(&buffers, &new, start).unwrap();
                     let expected = append::reference::append(&buffers, &new, start).unwrap();
-                    let equal = got.iter().zip(&expected).all(|(got, expected)| bytes(got) == bytes(expected));
+                    let equal =
+                        got.iter().zip(&expected).all(|(got, expected)| bytes(got) == bytes(expected));
                     assert!(equal, "{dtype} from {start:?}");
                 }
             }

@@ -29,6 +29,11 @@ impl<'a> DecodeStep<'a> {
         self.graph
     }
 
+    /// True when the last step ran as a recorded one.
+    pub fn is_recorded(&self) -> bool {
+        self.recorded.is_some()
+    }
+
     /// Logits `[B, V]` behind ids `[B, 1]`, int32 or uint32, which are appended to the state as by [`Graph::hidden`].
     ///
     /// # Errors
@@ -42,25 +47,27 @@ impl<'a> DecodeStep<'a> {
     }
 
     fn recorded_logits(&mut self, ids: &Array, state: &mut State) -> Result<Option<Array>> {
-        let fitting = match &self.recorded {
-            Some((stand_in, _)) => stand_in.inputs_of(state)?,
-            None => None,
+        let mut fitting = self.inputs_of(state)?;
+        if fitting.is_none() {
+            self.recorded = if self.obstacle { None } else { self.record(ids, state)? };
+            fitting = self.inputs_of(state)?;
+        }
+        let (Some(mut inputs), Some((stand_in, program))) = (fitting, &self.recorded) else {
+            return Ok(None);
         };
-        let mut inputs = match fitting {
-            Some(inputs) => inputs,
-            None => {
-                self.recorded = if self.obstacle { None } else { self.record(ids, state)? };
-                let Some((stand_in, _)) = &self.recorded else { return Ok(None) };
-                let Some(inputs) = stand_in.inputs_of(state)? else { return Ok(None) };
-                inputs
-            }
-        };
-        let Some((stand_in, program)) = &self.recorded else { return Ok(None) };
         inputs.push(ids.astype(Dtype::Uint32)?);
         let mut outputs = program.apply(&inputs.iter().collect::<Vec<_>>())?;
         let logits = outputs.pop();
         stand_in.advance(state, outputs);
         Ok(logits)
+    }
+
+    /// What the recorded step reads of a state, if there is one and it fits.
+    fn inputs_of(&self, state: &State) -> Result<Option<Vec<Array>>> {
+        match &self.recorded {
+            Some((stand_in, _)) => Ok(stand_in.inputs_of(state)?),
+            None => Ok(None),
+        }
     }
 
     /// Records the step after `state`, if it can be.

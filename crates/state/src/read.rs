@@ -249,7 +249,9 @@ impl SpanRead {
         match &self.stored {
             Stored::Planes(buffers, length) => buffers.slice(0, *length),
             Stored::Pages(pages) => pages.gathered(),
-            Stored::Step(..) => Err(Error::Kind { layer: "a recorded step", asked: "a read by MLX's operations" }),
+            Stored::Step(..) => {
+                Err(Error::Kind { layer: "a recorded step", asked: "a read by MLX's operations" })
+            }
         }
     }
 

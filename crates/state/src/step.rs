@@ -47,7 +47,8 @@ impl StandIn {
     /// What MLX reports.
     pub fn of(state: &State) -> Result<Option<Self>> {
         let Some(places) = places(state) else { return Ok(None) };
-        let number = || Program::placeholder(&Meta { dtype: Dtype::Int32, shape: Shape::from([].as_slice()) });
+        let number =
+            || Program::placeholder(&Meta { dtype: Dtype::Int32, shape: Shape::from([].as_slice()) });
         let mut distinct: Vec<Place> = Vec::new();
         let (mut stored, mut steps, mut layers) = (Vec::new(), Vec::new(), Vec::new());
         let mut of_layers = Vec::new();
@@ -57,14 +58,11 @@ impl StandIn {
                 layers.push(None);
                 continue;
             };
-            let index = match distinct.iter().position(|other| other == place) {
-                Some(index) => index,
-                None => {
-                    distinct.push(*place);
-                    steps.push(Step { start: number()?, end: number()? });
-                    steps.len() - 1
-                }
-            };
+            let index = distinct.iter().position(|other| other == place).unwrap_or(distinct.len());
+            if index == distinct.len() {
+                distinct.push(*place);
+                steps.push(Step { start: number()?, end: number()? });
+            }
             let planes = layer.arrays().into_iter().map(|array| Program::placeholder(&meta(array)));
             let planes = planes.collect::<strata_tensor::Result<Vec<_>>>()?;
             layers.push(Some((index, planes.len())));
@@ -73,7 +71,9 @@ impl StandIn {
         }
         let positions = match state.rows {
             None => number()?,
-            Some(_) => Program::placeholder(&Meta { dtype: Dtype::Int32, shape: [state.rows() as i32].into() })?,
+            Some(_) => {
+                Program::placeholder(&Meta { dtype: Dtype::Int32, shape: [state.rows() as i32].into() })?
+            }
         };
         let state = State { layers: of_layers, recording: Some(positions.clone()), ..state.clone() };
         Ok(Some(Self { state, stored, steps, positions, layers }))

@@ -16,7 +16,11 @@ impl HostKernel for Axpy {
     const OUTPUTS: &'static [Output] = &[Output::Fresh];
 
     fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
-        if inputs[0] == inputs[1] { Ok(smallvec![inputs[0].clone()]) } else { Err("shapes differ".to_owned()) }
+        if inputs[0] == inputs[1] {
+            Ok(smallvec![inputs[0].clone()])
+        } else {
+            Err("shapes differ".to_owned())
+        }
     }
 
     fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {

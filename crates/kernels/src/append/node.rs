@@ -1,8 +1,8 @@
 //! The host form as a node of MLX's graph.
 
 use super::host::{self, Rows};
-use crate::offset::Known;
 use crate::host::node::four;
+use crate::offset::Known;
 use smallvec::SmallVec;
 use std::ffi::CStr;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};

@@ -107,7 +107,8 @@ impl Settings {
                 ArrayMask::Additive(additive.slice(), additive.broadcast_strides()?)
             });
         }
-        let sinks = self.sinks.then(|| extra.get(usize::from(self.mask)).ok_or("sinks are missing")).transpose()?;
+        let sinks =
+            self.sinks.then(|| extra.get(usize::from(self.mask)).ok_or("sinks are missing")).transpose()?;
         let sinks = sinks.map(Strided::<E>::new).transpose()?;
         options.sinks = sinks.as_ref().map(Strided::slice);
         body(&options).map_err(|e| e.to_string())

@@ -80,7 +80,9 @@ pub fn lookup_at<T: Element>(
         scratch::with_f32(columns, |floats| {
             table.widen(level, id as usize, floats);
             if factor != 1.0 {
-                floats.iter_mut().for_each(|x| *x *= factor);
+                for x in floats.iter_mut() {
+                    *x *= factor;
+                }
             }
             T::narrow(level, floats, out);
         });

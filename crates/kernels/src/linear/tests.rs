@@ -497,7 +497,13 @@ fn embedding_rows_are_dequantized_exactly() {
                 }
             }
         }
-        let refused = embedding::host::lookup(embedding::host::Table::Quantized(table.view()), &[50], 1.0, &mut vec![0_f32; 96]).unwrap_err();
+        let refused = embedding::host::lookup(
+            embedding::host::Table::Quantized(table.view()),
+            &[50],
+            1.0,
+            &mut vec![0_f32; 96],
+        )
+        .unwrap_err();
         assert!(refused.to_string().contains("below 50"), "{refused}");
     }
 }

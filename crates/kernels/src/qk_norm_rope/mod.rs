@@ -8,8 +8,8 @@
 pub mod host;
 pub mod reference;
 
-use crate::host::node::cast;
 use crate::Offset;
+use crate::host::node::cast;
 use crate::rope::{Rope, node};
 use strata_tensor::host::apply;
 use strata_tensor::{Array, Result};

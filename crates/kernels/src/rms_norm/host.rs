@@ -169,7 +169,9 @@ mod tests {
                         let residual = wide(residual.row(i));
                         let expected: Vec<f64> = normed.iter().zip(&residual).map(|(y, r)| y + r).collect();
                         // Terms may cancel: the error is relative to them, not to their sum.
-                        close(&what, out, &expected, |j| 2.0 * ulp::<E>() * (normed[j].abs() + residual[j].abs()));
+                        close(&what, out, &expected, |j| {
+                            2.0 * ulp::<E>() * (normed[j].abs() + residual[j].abs())
+                        });
                     }
                 }
             }
@@ -206,7 +208,8 @@ mod tests {
             let rows = |x| Rows::contiguous("test", "x", x, 3).unwrap();
             let mut out = [E::default(); 3];
             for level in Level::available() {
-                rms_norm_onto(level, rows(&residual), rows(&x), Some(&weight), 0.0, overflow, &mut out).unwrap();
+                rms_norm_onto(level, rows(&residual), rows(&x), Some(&weight), 0.0, overflow, &mut out)
+                    .unwrap();
             }
             out.iter().map(|x| x.to_f32()).collect()
         }

@@ -80,8 +80,12 @@ impl Tiny {
     }
 
     pub(crate) fn load(&self) -> Result<Box<dyn Graph>, Error> {
+        self.load_with(&composition())
+    }
+
+    pub(crate) fn load_with(&self, composition: &Composition) -> Result<Box<dyn Graph>, Error> {
         let folder = self.write();
-        strata_models::load(&ModelDir::open(folder.path())?, &composition())
+        strata_models::load(&ModelDir::open(folder.path())?, composition)
     }
 
     pub(crate) fn declare(&self) -> Result<GraphDeclaration, Error> {
