@@ -57,7 +57,8 @@ pub struct Options<'a> {
     pub span: Span,
     /// Keys and values lie in buffers with room behind this position, which is `S`.
     pub end: Option<Offset<'a>>,
-    /// Further mask, which broadcasts to `[B, Hq, L, S]`: bool (true is visible) or additive.
+    /// Further mask, which broadcasts to `[B, Hq, L, S]`: bool (true is visible) or additive. Columns beyond an `end` that is an
+    /// array are not read.
     pub mask: Option<&'a Array>,
     /// Bound of the scores by a scaled tanh.
     pub softcap: Option<f32>,

@@ -67,8 +67,10 @@ impl Settings {
         if self.mask {
             let mask = &extra[0];
             let lengths = mask.shape.as_slice();
-            let fits = lengths.len() <= 4
-                && lengths.iter().rev().zip(scores.iter().rev()).all(|(&n, &full)| n == 1 || n == full);
+            // Whether there is a column for each key shows when the kernel runs, if `S` does only then.
+            let skipped = end.min(lengths.len());
+            let axes = lengths.iter().rev().zip(scores.iter().rev()).skip(skipped);
+            let fits = lengths.len() <= 4 && axes.into_iter().all(|(&n, &full)| n == 1 || n == full);
             if !fits || (mask.dtype != Dtype::Bool && mask.dtype != dtype) {
                 return Err(format!(
                     "mask {} {} does not broadcast to bool or {dtype} {scores:?}",
