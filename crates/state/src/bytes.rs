@@ -25,8 +25,9 @@ pub fn bytes_per_token(layers: &[LayerKind], composition: &Composition, activati
     Ok(costs.iter().filter(|cost| cost.window.is_none()).map(|cost| cost.position).sum())
 }
 
-/// Bytes of a state of `rows` rows of up to `tokens` tokens each, read in one piece or token by token, with the room that
-/// buffers grow ahead. Pages are counted for each row, though rows may share some.
+/// Bytes of a state of `rows` rows of up to `tokens` tokens each, with the room that buffers grow ahead. Pages are counted for
+/// each row, though rows may share some. A ring takes more between a later span, whose positions it all holds on to, and the
+/// token after it.
 ///
 /// # Errors
 /// As [`bytes_per_token`].

@@ -1,9 +1,14 @@
 //! What states cost in MLX's own count, and that failed operations leave neither changes nor memory behind. One test at a
 //! time: the count is the process's.
 
+#[path = "support/leaky.rs"]
+mod leaky;
+
+use leaky::{Leaky, TAIL};
+use std::rc::Rc;
 use std::sync::{Mutex, PoisonError};
 use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind, LayerKv, QuantScheme};
-use strata_state::{Error, Phase, Side, State, projected_bytes};
+use strata_state::{Error, LayerState, Phase, Recurrence, Side, State, bytes_per_token, projected_bytes};
 use strata_tensor::{Array, Dtype, eval, memory, ops};
 
 static ALONE: Mutex<()> = Mutex::new(());
@@ -11,6 +16,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 const FULL: LayerKind = LayerKind::Full { kv_heads: 2, head_dim: 32 };
 const RING: LayerKind = LayerKind::Sliding { kv_heads: 2, head_dim: 32, window: 64 };
 const LATENT: LayerKind = LayerKind::Latent { rank: 64, rope_dim: 32 };
+const MEMORY: LayerKind = LayerKind::Recurrent { channels: 64, tail: TAIL as u32, state: 64 };
 
 /// MLX's allocator rounds a buffer up to a page at most.
 const PAGE: usize = 16 << 10;
@@ -33,6 +39,11 @@ fn read(state: &mut State, length: usize) {
         let latent = new.transpose(&[0, 2, 1, 3]).unwrap().reshape([rows, 1, length as i32, 64]).unwrap();
         let rope = new.slice_axis(1, 0, 1).unwrap();
         let layer = state.layer(layer);
+        if let LayerState::Recurrent(_) = layer {
+            let recurrence: Rc<dyn Recurrence> = Rc::new(Leaky);
+            layer.recur(&[latent.squeeze(&[1]).unwrap()], &recurrence, Phase::Window).unwrap();
+            continue;
+        }
         let appended = layer.append(&new, &new, Phase::Window);
         appended.or_else(|_| layer.append(&latent, &rope, Phase::Window)).unwrap();
     }
@@ -48,35 +59,104 @@ fn active() -> usize {
 fn projected_bytes_are_those_that_mlx_holds() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let affine = KvFormat::Affine(QuantScheme::affine(4, 32).unwrap());
+    let turbo = KvFormat::Turbo { keys: 4, values: 3 };
     let some = |layer| LayerKv { layer, scheme: QuantScheme::affine(8, 32).unwrap() };
-    for (format, layers) in [
-        (KvFormat::Plain, vec![FULL]),
-        (KvFormat::Plain, vec![FULL, RING, FULL]),
-        (affine.clone(), vec![FULL, RING]),
-        (affine.clone(), vec![FULL]),
-        (affine, vec![LATENT, LATENT]),
-        (KvFormat::Turbo { keys: 4, values: 3 }, vec![FULL, LATENT]),
-        (KvFormat::Layers(vec![some(2), some(1)]), vec![FULL, RING, FULL, LATENT]),
+    for (format, start, layers) in [
+        (KvFormat::Plain, 0, vec![FULL]),
+        (KvFormat::Plain, 0, vec![FULL, RING, FULL]),
+        (KvFormat::Plain, 0, vec![LATENT, MEMORY]),
+        (affine.clone(), 0, vec![FULL, RING]),
+        (affine.clone(), 0, vec![FULL, MEMORY]),
+        (affine.clone(), 0, vec![LATENT, LATENT]),
+        (affine, 40, vec![FULL, RING, LATENT]),
+        (turbo.clone(), 0, vec![FULL, LATENT]),
+        (turbo, 40, vec![RING, FULL]),
+        (KvFormat::Layers(vec![some(2), some(1)]), 0, vec![FULL, RING, FULL, LATENT]),
     ] {
-        let composition = composition(format);
+        for rows in [1, 3] {
+            let mut composition = composition(format.clone());
+            composition.kv.start = start;
+            let project =
+                |tokens| projected_bytes(&layers, &composition, Dtype::Float32, rows, tokens).unwrap();
+            assert_eq!(project(0), 0);
+            let before = active();
+            let mut state = State::compose(&layers, &composition).unwrap();
+            if rows > 1 {
+                state.begin_padded(&vec![0; rows], Side::Left).unwrap();
+                state.end_padded().unwrap();
+            }
+            let check = |state: &State| {
+                let (held, projected) = (active() - before, project(state.position()));
+                let what =
+                    format!("{layers:?}, {format:?} from {start} on, {rows} rows of {}", state.position());
+                assert_eq!(state.bytes(), projected, "{what}");
+                let buffers = state.arrays().len();
+                assert!(
+                    (projected..=projected + buffers * PAGE).contains(&held),
+                    "{held}, not {projected}: {what}"
+                );
+                held
+            };
+            for (span, single) in [(50, 14), (300, 30), (1, 600)] {
+                read(&mut state, span);
+                (0..single).for_each(|_| read(&mut state, 1));
+                check(&state);
+            }
+            // Between two lengths that buffers have just grown to, the growth is that of the tokens.
+            let mut held = [0; 2];
+            for (held, length) in held.iter_mut().zip([1024, 2048]) {
+                let more = length - state.position() - 1;
+                read(&mut state, more);
+                // A ring lets go of what a span has pushed out of its window when the next token comes.
+                read(&mut state, 1);
+                *held = check(&state);
+            }
+            let slope = 1024 * rows * bytes_per_token(&layers, &composition, Dtype::Float32).unwrap();
+            assert!(held[1].abs_diff(held[0] + slope) <= state.arrays().len() * PAGE, "{held:?}, {slope}");
+            drop(state);
+            assert_eq!(active(), before, "all of it is given back");
+        }
+    }
+}
+
+#[test]
+fn pages_take_the_bytes_that_are_projected_in_a_pool_that_grows_by_half() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for format in [
+        KvFormat::Plain,
+        KvFormat::Affine(QuantScheme::affine(4, 32).unwrap()),
+        KvFormat::Turbo { keys: 4, values: 3 },
+    ] {
+        let mut composition = composition(format);
+        composition.kv.page = Some(16);
+        let layers = [FULL, LATENT];
         let project = |tokens| projected_bytes(&layers, &composition, Dtype::Float32, 1, tokens).unwrap();
-        assert_eq!(project(0), 0);
         let before = active();
         let mut state = State::compose(&layers, &composition).unwrap();
-        for (span, single) in [(50, 14), (300, 30), (1, 600)] {
+        for (span, single) in [(50, 14), (300, 30), (1, 200)] {
             read(&mut state, span);
             (0..single).for_each(|_| read(&mut state, 1));
             let (held, projected) = (active() - before, project(state.position()));
-            assert_eq!(state.bytes(), projected, "{layers:?} at {}", state.position());
-            let buffers = state.arrays().len();
-            assert!(
-                (projected..=projected + buffers * PAGE).contains(&held),
-                "{held} but projected {projected}"
-            );
+            assert_eq!(state.bytes(), projected, "at {}", state.position());
+            // Eight pages at least, and the buffers and small arrays of both pools.
+            let most = projected + projected / 2 + project(16) * 8 + 12 * PAGE;
+            assert!((projected..=most).contains(&held), "{held} held, {projected} projected, {most} at most");
         }
+        let slope = (project(4096) - project(2048)) / 2048;
+        assert_eq!(slope, bytes_per_token(&layers, &composition, Dtype::Float32).unwrap());
         drop(state);
         assert_eq!(active(), before, "all of it is given back");
     }
+}
+
+#[test]
+fn a_memory_does_not_hold_the_span_that_it_has_read() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = active();
+    let mut state = State::compose(&[MEMORY], &composition(KvFormat::Plain)).unwrap();
+    read(&mut state, 1000);
+    let held = active() - before;
+    assert!(held <= state.bytes() + 2 * PAGE, "{held} held, {} of it known", state.bytes());
 }
 
 /// Keys that cannot be stored, given to one layer of a pass.

@@ -1,16 +1,15 @@
 //! What the layers of the model are given for each token, and what they must make of it: plain computations in f64.
 
+use super::leaky::{Leaky, TAIL};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::rc::Rc;
 use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind};
-use strata_state::{AttentionRead, LayerState, Memory, Phase, Recurrence, RecurrentSpan, State};
-use strata_tensor::{Array, Dtype, ops};
+use strata_state::{AttentionRead, LayerState, Phase, Recurrence, State};
+use strata_tensor::{Array, ops};
 
 pub(crate) const HEADS: usize = 4;
 const SCALE: f32 = 0.4;
-/// Positions that a recurrent layer's convolution looks back.
-const TAIL: usize = 2;
 
 /// What is made of a token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,36 +75,6 @@ pub(crate) fn array(rows: &[&[u64]], layer: usize, part: Part, heads: usize, dim
         }
     }
     Array::from_slice(&data, [rows.len() as i32, heads as i32, length as i32, dim as i32]).expect("an array")
-}
-
-/// `s = 0.9 s + tanh(sum of the newest three inputs)`, position by position; outputs the states.
-struct Leaky;
-
-impl Recurrence for Leaky {
-    fn run(&self, before: &Memory, span: &RecurrentSpan<'_>) -> strata_state::Result<(Array, Memory)> {
-        let x = &span.inputs[0]; // [B, L, C]
-        let (b, l, c) = (x.dim(0), x.dim(1), x.dim(2));
-        let x = match &span.real {
-            Some(real) => ops::where_(&real.expand_dims(&[2])?, x, &x.number(0.0)?)?,
-            None => x.clone(),
-        };
-        let zeros = |n: i32| ops::zeros([b, n, c], Dtype::Float32);
-        let tail = before.tail.clone().map_or_else(|| zeros(TAIL as i32), Ok)?;
-        let all = ops::concatenate(&[&tail, &x], 1)?;
-        let mut state = before.state.clone().map_or_else(|| zeros(1), Ok)?;
-        let mut outs = Vec::new();
-        for t in 0..l {
-            let sum = all.slice_axis(1, t, t + 3)?.sum(1, true)?;
-            let next = state.multiply_number(0.9)?.add(&sum.tanh()?)?;
-            state = match &span.real {
-                Some(real) => ops::where_(&real.slice_axis(1, t, t + 1)?.expand_dims(&[2])?, &next, &state)?,
-                None => next,
-            };
-            outs.push(state.clone());
-        }
-        let out = ops::concatenate(&outs.iter().collect::<Vec<_>>(), 1)?;
-        Ok((out, Memory { tail: Some(span.tail(&all, TAIL)?), state: Some(state) }))
-    }
 }
 
 /// A forward pass of each row's tokens: every layer appends and attends. Outputs are `[B, heads, L, D]`.

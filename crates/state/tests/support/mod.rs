@@ -1,6 +1,7 @@
 //! The model: a batch of rows that keep every token they have seen, beside the state under test.
 
 mod layers;
+mod leaky;
 
 use layers::{Rounding, expected, run, shape};
 use strata_contracts::{Composition, KernelSet, KvFormat, KvScheme, LayerKind};
