@@ -10,6 +10,8 @@ use strata_kernels::attention::Span;
 use strata_kernels::attention::host::{Heads, Layout, Options, attention};
 use strata_kernels::host::Level;
 use strata_kernels::host::lanes::Lane;
+use strata_kernels::paged_attention;
+use strata_kernels::paged_attention::host::{Pages, Tables, paged_attention as paged};
 use strata_kernels::quantized_attention::host::{Quantized, quantized_attention};
 
 /// Query heads, key heads, width.
@@ -68,6 +70,37 @@ fn run_quantized(
     });
 }
 
+/// As [`run`], over pages of `page` positions that lie in no order in a pool of twice as many.
+fn run_paged<E: Lane>(
+    criterion: &mut Criterion,
+    name: &str,
+    (model, hq, hkv, d): (&str, usize, usize, usize),
+    l: usize,
+    s: usize,
+    page: usize,
+) {
+    let columns = s.div_ceil(page);
+    let pool = 2 * columns;
+    let q: Vec<E> = values(hq * l * d);
+    let k: Vec<E> = values(pool * hkv * page * d);
+    let v: Vec<E> = values(pool * hkv * page * d);
+    // No page twice: 7 does not divide the pool, whose size is a power of two.
+    let ids: Vec<i32> = (0..columns).map(|i| ((7 * i + 3) % pool) as i32).collect();
+    let mut out = vec![E::default(); hq * l * d];
+    let q = Heads::contiguous("bench", "q", &q, [1, hq, l, d], Layout::PositionsFirst).unwrap();
+    let k = Heads::contiguous("bench", "k", &k, [pool, hkv, page, d], Layout::HeadsFirst).unwrap();
+    let v = Heads::contiguous("bench", "v", &v, [pool, hkv, page, d], Layout::HeadsFirst).unwrap();
+    let (lengths, offsets) = ([s as i32], [(s - l) as i32]);
+    let tables = Tables { tables: &ids, lengths: &lengths, offsets: &offsets };
+    let options = paged_attention::Options { scale: 0.1, softcap: None };
+    let bytes = 2 * hkv * s * d * size_of::<E>();
+    let id = BenchmarkId::new(format!("{model} {} pages of {page}", E::DTYPE), format!("{l}x{s}"));
+    measure(criterion, name, id, work(hq, d, l, s, bytes), || {
+        let (pages, options) = (Pages::Dense(k, v), black_box(options));
+        paged(Level::best(), q, pages, tables, options, Layout::PositionsFirst, &mut out).unwrap();
+    });
+}
+
 /// What limits attention of `l` queries to `s` positions: the bytes of keys and values for one query, else two products
 /// over the visible half of the scores.
 fn work(heads: usize, d: usize, l: usize, s: usize, bytes: usize) -> Throughput {
@@ -96,6 +129,12 @@ fn benches(criterion: &mut Criterion) {
             run::<f16>(criterion, "prefill", model, s, s);
         }
         run::<f32>(criterion, "prefill", model, 512, 512);
+        for page in [16, 64] {
+            for s in [512, 2048] {
+                run_paged::<f16>(criterion, "decode", model, 1, s, page);
+            }
+            run_paged::<f16>(criterion, "prefill", model, 512, 512, page);
+        }
         for bits in [4, 8] {
             run_quantized(criterion, "quantized_decode", model, 1, 2048, bits);
             run_quantized(criterion, "quantized_prefill", model, 512, 512, bits);

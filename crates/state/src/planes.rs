@@ -47,13 +47,17 @@ impl Planes {
     /// The newest content that can be computed, and what kept newer writes from it. A write whose values could not be
     /// computed stays, with whatever there was at its positions; one that never ran is let go.
     pub(crate) fn settled(&self) -> Result<(Self, Option<strata_tensor::Error>)> {
+        let form = |a: &Array| (a.dtype(), a.ndim(), [0, 1, 3].map(|axis| a.dim(axis)));
         let mut failed = None;
         let planes = self.0.iter().map(|plane| {
             let mut plane = plane.clone();
             while plane.pending_source()?.is_some() {
                 let Err(error) = plane.eval() else { break };
                 failed.get_or_insert(error);
-                plane = plane.pending_source()?.unwrap_or(plane);
+                match plane.pending_source()? {
+                    Some(source) if form(&source) == form(&plane) => plane = source,
+                    _ => break,
+                }
             }
             Ok(plane)
         });

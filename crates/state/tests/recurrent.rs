@@ -6,7 +6,7 @@ mod leaky;
 use leaky::{Leaky, TAIL};
 use std::rc::Rc;
 use strata_contracts::{Composition, KernelSet, LayerKind};
-use strata_state::{Error, Phase, Recurrence, Side, State};
+use strata_state::{Error, Phase, PrefixCache, Recurrence, Side, State};
 use strata_tensor::{Array, Dtype, ops, random};
 
 const CHANNELS: i32 = 3;
@@ -163,6 +163,21 @@ fn a_memory_is_not_trimmed() {
     read(&mut state, &inputs(1, 4), Phase::Window);
     assert_eq!(state.trimmable(), 0);
     assert!(matches!(state.trim(1), Err(Error::Trim { asked: 1, layer: 0, possible: 0 })));
+}
+
+#[test]
+fn a_memory_serves_only_prompts_that_begin_with_all_of_it() {
+    let mut cache = PrefixCache::new(1 << 30);
+    let mut kept = state();
+    read(&mut kept, &inputs(1, 7), Phase::Window);
+    assert!(cache.insert("m", &[1, 2, 3, 4, 5, 6, 7], &kept).unwrap());
+    assert!(cache.find("m", &[1, 2, 3, 4, 5, 9]).unwrap().is_none());
+    assert!(cache.find("m", &[1, 2, 3, 4, 5, 6, 7]).unwrap().is_none(), "its last token must be read");
+    for _ in 0..2 {
+        let mut found = cache.find("m", &[1, 2, 3, 4, 5, 6, 7, 8]).unwrap().unwrap();
+        assert_eq!((found.position(), memory(&mut found)), (7, memory(&mut kept)));
+        read(&mut found, &inputs(2, 3), Phase::Window);
+    }
 }
 
 #[test]
