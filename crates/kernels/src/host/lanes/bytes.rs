@@ -84,6 +84,28 @@ pub trait Bytes: Simd {
             self.load_bytes(words.as_ptr().cast())
         }
     }
+    /// The lowest byte of each lane, to the front of `to`.
+    #[inline(always)]
+    fn low_bytes(self, numbers: Self::I, to: &mut [i8]) {
+        let mut bytes = [0; 4 * MAX_LANES];
+        // SAFETY: a vector has at most so many bytes.
+        unsafe { self.store_bytes(bytes.as_mut_ptr(), numbers) };
+        to[..Self::LANES].iter_mut().zip(bytes.iter().step_by(4)).for_each(|(to, &byte)| *to = byte.cast_signed());
+    }
+    /// Deals 32 bytes to the phases (1, 2 or 4) of each word of `4 * phases`: first every `phases`th from the first on, then
+    /// every `phases`th from the second on, and so on.
+    #[inline(always)]
+    fn deal(self, bytes: &[i8; 32], phases: usize, to: &mut [i8; 32]) {
+        let source = |phases: usize, at: usize| {
+            let (word, phase, byte) = (at / (4 * phases), at % (4 * phases) / 4, at % 4);
+            word * 4 * phases + byte * phases + phase
+        };
+        *to = match phases {
+            1 => *bytes,
+            2 => std::array::from_fn(|at| bytes[source(2, at)]),
+            _ => std::array::from_fn(|at| bytes[source(4, at)]),
+        };
+    }
     /// `sums + u * s` over the four bytes of each lane, `u` unsigned and `s` signed (never -128), exact in 32 bits.
     /// Without `WIDE`, bytes of `u` are below 128.
     fn dot<const WIDE: bool>(self, sums: Self::I, u: Self::I, s: Self::I) -> Self::I;

@@ -10,7 +10,7 @@
 
 use super::super::Quantized;
 use crate::host::Level;
-use crate::host::lanes::Bytes;
+use crate::host::lanes::{Bytes, Lane};
 
 /// Values that share one step.
 pub(crate) const BLOCK: usize = 32;
@@ -102,14 +102,14 @@ impl Layout {
     #[inline(always)]
     pub(crate) fn round_row<S: Bytes>(
         self,
-        _: S,
+        s: S,
         row: &[f32],
         bytes: &mut [i8],
         steps: &mut [f32],
         sums: &mut [f32],
     ) -> bool {
         if self.lanes == 1 {
-            return self.round_words(row, bytes, steps, sums);
+            return self.round_words(s, row, bytes, steps, sums);
         }
         let chunk = self.chunk;
         let lanes_per_block = 8 / self.phases;
@@ -148,48 +148,48 @@ impl Layout {
 
     /// [`Layout::round_row`] for panels.
     #[inline(always)]
-    fn round_words(self, row: &[f32], bytes: &mut [i8], steps: &mut [f32], sums: &mut [f32]) -> bool {
-        let words = 8 / self.phases;
+    fn round_words<S: Bytes>(
+        self,
+        s: S,
+        row: &[f32],
+        bytes: &mut [i8],
+        steps: &mut [f32],
+        sums: &mut [f32],
+    ) -> bool {
+        let (blocks_per_group, magic) = (self.group / BLOCK, s.splat(MAGIC));
         sums.fill(0.0);
         let mut largest_bits = 0;
-        let blocks = row.as_chunks::<BLOCK>().0.iter().zip(bytes.chunks_exact_mut(2 * BLOCK));
-        for (at, (block, to)) in blocks.enumerate() {
+        let (mut group, mut inner) = (0, 0);
+        let blocks = row.as_chunks::<BLOCK>().0.iter().zip(bytes.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<2>().0);
+        for ((block, [first, second]), steps) in blocks.zip(steps.chunks_exact_mut(8 / self.phases)) {
             // Magnitudes compare as integers, and those of infinities and NaN are the largest.
             let bits = block.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
             largest_bits = bits.max(largest_bits);
             let largest = f32::from_bits(bits);
             let (step, inverse) =
                 if largest < TINY { (0.0, 0.0) } else { (largest / LARGEST, LARGEST / largest) };
-            // Adding 1.5 * 2^23 leaves the nearest integer in the low bits. No number is halfway between two of `hi`.
-            let whole: [f32; BLOCK] = std::array::from_fn(|i| (block[i] * inverse + MAGIC) - MAGIC);
-            let hi: [f32; BLOCK] = std::array::from_fn(|i| (whole[i] * (1.0 / RADIX) + MAGIC) - MAGIC);
-            let integer = |x: f32| i32::from((x + MAGIC).to_bits() as u16 as i16);
-            let sum: i32 = whole.iter().map(|&x| integer(x)).sum();
-            sums[at * BLOCK / self.group] += step * sum as f32;
-            steps[at * words..(at + 1) * words].fill(step);
-            let (first, second) = to.split_at_mut(BLOCK);
-            self.deal_words(&std::array::from_fn(|i| integer(hi[i])), first);
-            self.deal_words(&std::array::from_fn(|i| integer(whole[i] - RADIX * hi[i])), second);
+            let (inverse, mut sum) = (s.splat(inverse), s.splat(0.0));
+            let mut dealt = [[0; BLOCK]; 2];
+            for at in (0..BLOCK).step_by(S::LANES) {
+                // Adding 1.5 * 2^23 leaves the nearest integer in the low bits. No number is halfway between two of `high`.
+                let round = |x| s.sub(s.add(x, magic), magic);
+                let whole = round(s.mul(f32::get(s, block, at), inverse));
+                let high = round(s.mul(whole, s.splat(1.0 / RADIX)));
+                let low = s.sub(whole, s.mul(s.splat(RADIX), high));
+                sum = s.add(sum, whole);
+                s.low_bytes(s.as_bytes(s.add(high, magic)), &mut dealt[0][at..]);
+                s.low_bytes(s.as_bytes(s.add(low, magic)), &mut dealt[1][at..]);
+            }
+            // Sums of so few integers are exact.
+            sums[group] += step * s.sum(sum);
+            steps.fill(step);
+            s.deal(&dealt[0], self.phases, first);
+            s.deal(&dealt[1], self.phases, second);
+            inner += 1;
+            if inner == blocks_per_group {
+                (group, inner) = (group + 1, 0);
+            }
         }
         largest_bits < f32::INFINITY.to_bits()
     }
-
-    /// Deals the numbers of a block to the phases of each word.
-    #[inline(always)]
-    fn deal_words(self, numbers: &[i32; BLOCK], to: &mut [i8]) {
-        match self.phases {
-            1 => to.copy_from_slice(&numbers.map(|y| y as i8)),
-            2 => deal::<2>(numbers, to),
-            _ => deal::<4>(numbers, to),
-        }
-    }
-}
-
-#[inline(always)]
-fn deal<const PHASES: usize>(numbers: &[i32; BLOCK], to: &mut [i8]) {
-    let dealt: [i8; BLOCK] = std::array::from_fn(|at| {
-        let (word, phase, byte) = (at / (4 * PHASES), at % (4 * PHASES) / 4, at % 4);
-        numbers[word * 4 * PHASES + byte * PHASES + phase] as i8
-    });
-    to.copy_from_slice(&dealt);
 }

@@ -71,6 +71,29 @@ impl Bytes for Avx512 {
         unsafe { _mm512_or_si512(low, _mm512_slli_epi16::<SHIFT>(high)) }
     }
     #[inline(always)]
+    fn low_bytes(self, numbers: __m512i, to: &mut [i8]) {
+        // SAFETY: the slice has room for 16 bytes.
+        unsafe { _mm_storeu_si128(to[..16].as_mut_ptr().cast(), _mm512_cvtepi32_epi8(numbers)) }
+    }
+    #[inline(always)]
+    fn deal(self, bytes: &[i8; 32], phases: usize, to: &mut [i8; 32]) {
+        // Words of 4, 8 or 16 bytes: each half holds whole ones.
+        const ORDER: [[i8; 16]; 3] = [
+            [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15],
+            [0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15],
+            [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15],
+        ];
+        let (from, to) = (bytes.as_ptr(), to.as_mut_ptr());
+        // SAFETY: each half is 16 bytes.
+        unsafe {
+            let order = _mm_loadu_si128(ORDER[phases / 2].as_ptr().cast());
+            for half in [0, 16] {
+                let bytes = _mm_loadu_si128(from.add(half).cast());
+                _mm_storeu_si128(to.add(half).cast(), _mm_shuffle_epi8(bytes, order));
+            }
+        }
+    }
+    #[inline(always)]
     fn dot<const WIDE: bool>(self, sums: __m512i, u: __m512i, s: __m512i) -> __m512i {
         unsafe { _mm512_dpbusd_epi32(sums, u, s) }
     }
