@@ -147,7 +147,10 @@ fn spread<T: Lane>(
     // Narrow matrices on wide machines: rows are cut as well.
     let pieces = (2 * threads).div_ceil(features).min(places.len().div_ceil(2 * TILE));
     let spans = rows.spans(places.clone(), places.len().div_ceil(pieces), call.routes);
-    let per_task = (features * spans.len() / (4 * threads)).clamp(1, 16);
+    // Streamed matrices go in few long runs: at the start of each, memory is waited for.
+    let streamed = strip::is_streamed(prepared, places.len());
+    let (each, most) = if streamed { (2, 64) } else { (4, 16) };
+    let per_task = (features * spans.len()).div_ceil(each * threads).clamp(1, most);
     let tasks_of = |linear: usize| tiles(linear).div_ceil(per_task);
     let tasks_per_span: usize = linears.clone().map(tasks_of).sum();
     let task = |index: usize| {
