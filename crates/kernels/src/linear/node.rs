@@ -54,7 +54,7 @@ pub(super) fn apply(
             }
             Weight::Packed(weight) => {
                 inputs.extend(weight.arrays());
-                Form::Packed(weight.scheme, weight.rows)
+                Form::Packed(weight.scheme, weight.rows, weight.biases.is_none())
             }
         };
         inputs.extend(linear.bias);
@@ -98,8 +98,8 @@ struct Map {
 enum Form {
     Plain,
     Quantized(QuantScheme),
-    /// Panels of so many rows.
-    Packed(QuantScheme, i32),
+    /// Panels of so many rows; symmetric ones have no biases.
+    Packed(QuantScheme, i32, bool),
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -175,7 +175,7 @@ impl Spec {
                     check_factors([next()?, next()?], &groups, *columns, scheme)?;
                     outputs
                 }
-                Form::Packed(scheme, outputs) => {
+                Form::Packed(scheme, outputs, symmetric) => {
                     let &[panels, vectors, lanes] = weight.shape.as_slice() else {
                         return Err(format!("a packed weight has 3 dimensions, not shape {}", weight.shape));
                     };
@@ -187,7 +187,9 @@ impl Spec {
                         ));
                     }
                     let groups = [panels, columns / scheme.group_size() as i32, HALVES as i32 * lanes];
-                    check_factors([next()?, next()?], &groups, *columns, scheme)?;
+                    let scales = next()?;
+                    let biases = if symmetric { scales } else { next()? };
+                    check_factors([scales, biases], &groups, *columns, scheme)?;
                     outputs
                 }
             };
@@ -252,9 +254,10 @@ impl Spec {
                     Quantized::new(weight.slice()?, scales, biases, scheme, rows(weight), columns)
                         .map(Matrix::Quantized)
                 }
-                Form::Packed(scheme, rows) => {
+                Form::Packed(scheme, rows, symmetric) => {
                     let (words, rows) = (weight.slice()?, rows as usize);
-                    let (scales, biases) = (floats(next()?)?, floats(next()?)?);
+                    let scales = floats(next()?)?;
+                    let biases = if symmetric { None } else { Some(floats(next()?)?) };
                     Panels::new(Level::best(), words, scales, biases, scheme, rows, columns)
                         .map(Matrix::Panels)
                 }

@@ -7,7 +7,7 @@ use crate::host::node::{Float, with_float};
 use crate::quantized_matmul::Quantized;
 use crate::quantized_matmul::host::activations::BLOCK;
 use crate::quantized_matmul::host::pack;
-use crate::quantized_matmul::panels::HALVES;
+use crate::quantized_matmul::panels::{HALVES, symmetric_bias};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
 use strata_contracts::{Dtype, QuantScheme};
@@ -21,8 +21,8 @@ pub struct Packed {
     pub words: Array,
     /// `[panels, groups, 2 * lanes]`.
     pub scales: Array,
-    /// `[panels, groups, 2 * lanes]`.
-    pub biases: Array,
+    /// `[panels, groups, 2 * lanes]`; none if all biases are `-2^(BITS - 1)` times the scales.
+    pub biases: Option<Array>,
     /// Bits and group size.
     pub scheme: QuantScheme,
     /// Output features `N`.
@@ -30,7 +30,7 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs a matrix `[N, K]` for this machine, when the arrays are first used.
+    /// Packs a matrix `[N, K]` for this machine, when the arrays are first used. Scales and biases are looked at now.
     ///
     /// # Errors
     /// Modes other than affine, a stack of matrices, parts that do not fit each other.
@@ -42,12 +42,33 @@ impl Packed {
         let mut parts = strata_tensor::host::apply(kernel, &inputs)?.into_iter();
         let mut next = || parts.next().expect("three outputs");
         let (words, scales, biases) = (next(), next(), next());
+        let biases = if is_symmetric(matrix)? { None } else { Some(biases) };
         Ok(Self { words, scales, biases, scheme: matrix.scheme, rows: matrix.weight.dim(0) })
     }
 
     /// The arrays.
-    pub fn arrays(&self) -> [&Array; 3] {
-        [&self.words, &self.scales, &self.biases]
+    pub fn arrays(&self) -> impl Iterator<Item = &Array> {
+        [&self.words, &self.scales].into_iter().chain(&self.biases)
+    }
+}
+
+/// True when all biases are what a symmetric matrix has.
+fn is_symmetric(matrix: &ops::Quantized) -> Result<bool> {
+    fn all<E: Float>(matrix: &ops::Quantized, biases: &Array) -> Result<bool> {
+        let factor = symmetric_bias(matrix.scheme.bits());
+        let (scales, biases) = (matrix.scales.to_vec::<E>()?, biases.to_vec::<E>()?);
+        #[allow(clippy::float_cmp, reason = "a bias that is read anew must be the one that was there")]
+        let same = |(scale, bias): (&E, &E)| factor * scale.to_f32() == bias.to_f32();
+        Ok(scales.len() == biases.len() && scales.iter().zip(&biases).all(same))
+    }
+    match &matrix.biases {
+        Some(biases) if biases.dtype() == matrix.scales.dtype() => match biases.dtype() {
+            Dtype::Float32 => all::<f32>(matrix, biases),
+            Dtype::Float16 => all::<half::f16>(matrix, biases),
+            Dtype::Bfloat16 => all::<half::bf16>(matrix, biases),
+            _ => Ok(false),
+        },
+        _ => Ok(false),
     }
 }
 

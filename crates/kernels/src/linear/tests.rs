@@ -110,7 +110,7 @@ impl<E: AsFloats> Table<E> {
 
     fn panels<'a>(&self, level: Level, (words, [scales, biases]): &'a (Vec<u32>, [Vec<E>; 2])) -> Panels<'a> {
         let (scales, biases) = (E::floats(scales), E::floats(biases));
-        Panels::new(level, words, scales, biases, self.scheme, self.rows, self.columns).unwrap()
+        Panels::new(level, words, scales, Some(biases), self.scheme, self.rows, self.columns).unwrap()
     }
 }
 
@@ -224,7 +224,7 @@ fn panels_of_another_size_are_refused() {
     let packed = table.packed(Level::Portable);
     let (words, [scales, biases]) = (&packed.0, &packed.1);
     let new = |words, rows, columns| {
-        let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
+        let (scales, biases) = (Floats::F32(scales), Some(Floats::F32(biases)));
         Panels::new(Level::Portable, words, scales, biases, table.scheme, rows, columns)
     };
     assert!(new(words, 40, 64).is_ok());
@@ -253,7 +253,7 @@ fn extreme_numbers_do_not_saturate() {
                     let mut to = [vec![0_f32; factors], vec![0_f32; factors]];
                     let [to_scales, to_biases] = &mut to;
                     pack(matrix, [&scales, &biases], level.lanes(), &mut words, [to_scales, to_biases]);
-                    let (packed_scales, packed_biases) = (Floats::F32(&to[0]), Floats::F32(&to[1]));
+                    let (packed_scales, packed_biases) = (Floats::F32(&to[0]), Some(Floats::F32(&to[1])));
                     let panels =
                         Panels::new(level, &words, packed_scales, packed_biases, scheme, width, columns);
                     for matrix in [Matrix::Quantized(matrix), Matrix::Panels(panels.unwrap())] {

@@ -9,7 +9,8 @@
 //! - 5 and 3 bits: the low 4 (2) bits so, then for each quad a bit for each of its bytes, lane after lane: the highest bit.
 //! - 6 bits: the low 4 bits so, then the high 2 bits as 2-bit words, whose quad `q % 4` of word `q / 4` belongs to quad `q`.
 //!
-//! Scales and biases are `[panel, group, half, lane]`.
+//! Scales and biases are `[panel, group, half, lane]`. A *symmetric* matrix, whose biases are all `-2^(BITS - 1)` times the scales
+//! (GGUF's Q4_0, Q5_0 and Q8_0 are), needs no biases: they are not read.
 
 use super::host::activations::{BLOCK, Layout};
 use crate::Error;
@@ -25,7 +26,7 @@ pub(crate) const HALVES: usize = 2;
 pub struct Panels<'a> {
     words: &'a [u32],
     scales: Floats<'a>,
-    biases: Floats<'a>,
+    biases: Option<Floats<'a>>,
     scheme: QuantScheme,
     rows: usize,
     columns: usize,
@@ -33,7 +34,7 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// A view of what packing wrote for the lanes of `level`.
+    /// A view of what packing wrote for the lanes of `level`; without biases if the matrix is symmetric.
     ///
     /// # Errors
     /// [`Error::Shape`] when the buffers do not hold the matrix.
@@ -41,7 +42,7 @@ impl<'a> Panels<'a> {
         level: Level,
         words: &'a [u32],
         scales: Floats<'a>,
-        biases: Floats<'a>,
+        biases: Option<Floats<'a>>,
         scheme: QuantScheme,
         rows: usize,
         columns: usize,
@@ -49,7 +50,8 @@ impl<'a> Panels<'a> {
         let lanes = level.lanes();
         let [word_count, factor_count] = sizes(scheme, rows, columns, lanes);
         let parts = [("words", words.len(), word_count), ("scales", scales.len(), factor_count)];
-        for (operand, got, expected) in parts.into_iter().chain([("biases", biases.len(), factor_count)]) {
+        let biases_part = biases.map(|biases| ("biases", biases.len(), factor_count));
+        for (operand, got, expected) in parts.into_iter().chain(biases_part) {
             if got != expected || !columns.is_multiple_of(BLOCK) {
                 return Err(Error::Shape {
                     kernel: "linear",
@@ -89,8 +91,14 @@ impl<'a> Panels<'a> {
         self.scales
     }
 
-    pub(crate) fn biases(self) -> Floats<'a> {
+    /// `None`: [`Panels::symmetric_bias`] times the scales.
+    pub(crate) fn biases(self) -> Option<Floats<'a>> {
         self.biases
+    }
+
+    /// What biases of a symmetric matrix are, in scales.
+    pub(crate) fn symmetric_bias(self) -> f32 {
+        symmetric_bias(self.scheme.bits())
     }
 
     pub(crate) fn groups(self) -> usize {
@@ -113,13 +121,19 @@ impl<'a> Panels<'a> {
         for (index, out) in out.chunks_exact_mut(BLOCK).enumerate() {
             let block = &panel_words[(index * HALVES + half) * bits * self.lanes..][..bits * self.lanes];
             let at = (panel * groups + index * BLOCK / group) * width + place;
-            let (scale, bias) = (self.scales.get(at), self.biases.get(at));
+            let scale = self.scales.get(at);
+            let bias = self.biases.map_or_else(|| self.symmetric_bias() * scale, |biases| biases.get(at));
             for (column, out) in out.iter_mut().enumerate() {
                 let n = number(block, bits, self.lanes, lane, column);
                 *out = scale.mul_add(n as f32, bias);
             }
         }
     }
+}
+
+/// What the biases of a symmetric matrix are, in scales.
+pub(crate) fn symmetric_bias(bits: u32) -> f32 {
+    -((1_u32 << (bits - 1)) as f32)
 }
 
 /// Words and factors of a matrix in panels of `lanes` rows.

@@ -108,7 +108,7 @@ impl Linear {
         let parts = match &self.weight {
             Weight::Dense(w) | Weight::HostDense(w) => [Some(w), None, None],
             Weight::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
-            Weight::HostPacked(w) => w.arrays().map(Some),
+            Weight::HostPacked(w) => [Some(&w.words), Some(&w.scales), w.biases.as_ref()],
         };
         parts.into_iter().flatten().chain(&self.bias)
     }

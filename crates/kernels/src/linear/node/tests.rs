@@ -90,6 +90,36 @@ fn every_scheme_agrees_with_mlx() {
 }
 
 #[test]
+fn symmetric_matrices_are_read_without_biases_to_the_same_bits() {
+    for bits in [2, 3, 4, 5, 6, 8] {
+        for dtype in [Dtype::Float16, Dtype::Float32] {
+            let mut w = quantized([37, 96], 0.5, bits, 32);
+            w.scales = w.scales.astype(dtype).unwrap();
+            w.biases = Some(w.scales.multiply_number(-((1 << (bits - 1)) as f32)).unwrap());
+            let packed = Packed::new(&w).unwrap();
+            assert!(packed.biases.is_none(), "{bits} bits");
+            // The same with a bias that is off in a row of another panel.
+            let mut biases = w.biases.as_ref().unwrap().astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
+            biases[36 * 3] += 1.0;
+            let off = Array::from_slice(&biases, [37, 3]).unwrap().astype(dtype).unwrap();
+            let off = Packed::new(&Quantized { biases: Some(off), ..w.clone() }).unwrap();
+            assert!(off.biases.is_some());
+            for rows in [1, 3, 40] {
+                let x = values([rows, 96], 0.1);
+                for arithmetic in [Arithmetic::Integer, Arithmetic::Float] {
+                    let run = |packed: &Packed| {
+                        let packed = Linear { weight: Weight::Packed(packed), bias: None };
+                        let y = linear(Input::new(&x), &[packed], Finish::Store, arithmetic).unwrap();
+                        y[0].slice_axis(1, 0, 36).unwrap().to_vec::<f32>().unwrap()
+                    };
+                    assert_eq!(run(&packed), run(&off), "{bits} bits, {dtype}, {rows} rows, {arithmetic:?}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn half_types_agree_with_mlx() {
     for dtype in [Dtype::Float16, Dtype::Bfloat16] {
         let cast = |x: Array| x.astype(dtype).unwrap();

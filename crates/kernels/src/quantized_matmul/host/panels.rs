@@ -108,7 +108,7 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
     let vector = 4 * S::LANES;
     let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
     let blocks_per_group = blocks / groups;
-    let radix = s.splat(RADIX);
+    let (radix, symmetric) = (s.splat(RADIX), s.splat(weight.symmetric_bias()));
     let mut totals = [[s.splat(0.0); HALVES]; MR];
     // SAFETY: the caller's promise: panels and rows exist.
     unsafe {
@@ -121,7 +121,10 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
         for group in 0..groups {
             let at = (panel * groups + group) * HALVES * S::LANES;
             let scales = factors(s, weight.scales(), at);
-            let biases = factors(s, weight.biases(), at);
+            let biases = match weight.biases() {
+                Some(biases) => factors(s, biases, at),
+                None => scales.map(|scale| s.mul(scale, symmetric)),
+            };
             for inner in 0..blocks_per_group {
                 let (mut high, mut low) = ([[s.zeros(); HALVES]; MR], [[s.zeros(); HALVES]; MR]);
                 for quad in 0..QUADS {
