@@ -99,6 +99,10 @@ unsafe fn dots<S: Bytes, E: Lane, const M: usize, const W: usize>(
             let mut w = [s.splat(0.0); W];
             for (r, w) in w.iter_mut().enumerate() {
                 *w = E::load(s, weights.add(r * columns + at));
+                if M == 1 {
+                    // The rows after these, which lie behind them.
+                    s.prefetch(weights.wrapping_add((r + W) * columns + at).cast());
+                }
             }
             step::<S, M, W>(s, x.add(at), stride, &w, &mut totals);
             at += S::LANES;

@@ -90,7 +90,10 @@ pub trait Bytes: Simd {
         let mut bytes = [0; 4 * MAX_LANES];
         // SAFETY: a vector has at most so many bytes.
         unsafe { self.store_bytes(bytes.as_mut_ptr(), numbers) };
-        to[..Self::LANES].iter_mut().zip(bytes.iter().step_by(4)).for_each(|(to, &byte)| *to = byte.cast_signed());
+        to[..Self::LANES]
+            .iter_mut()
+            .zip(bytes.iter().step_by(4))
+            .for_each(|(to, &byte)| *to = byte.cast_signed());
     }
     /// Deals 32 bytes to the phases (1, 2 or 4) of each word of `4 * phases`: first every `phases`th from the first on, then
     /// every `phases`th from the second on, and so on.
@@ -113,7 +116,8 @@ pub trait Bytes: Simd {
     fn to_floats(self, integers: Self::I) -> Self::V;
     /// Lane `i` is `values[index[i]]`; only the low bits of an index that count lanes matter.
     fn pick(self, values: Self::V, index: Self::I) -> Self::V;
-    /// Asks for the cache line at an address that may be anywhere.
+    /// Asks for the cache line at an address that may be anywhere, into the second-level cache: the first one waits for too few lines
+    /// at a time to keep memory busy.
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
     /// The same bits as floats.

@@ -99,7 +99,8 @@ fn symmetric_matrices_are_read_without_biases_to_the_same_bits() {
             let packed = Packed::new(&w).unwrap();
             assert!(packed.biases.is_none(), "{bits} bits");
             // The same with a bias that is off in a row of another panel.
-            let mut biases = w.biases.as_ref().unwrap().astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
+            let mut biases =
+                w.biases.as_ref().unwrap().astype(Dtype::Float32).unwrap().to_vec::<f32>().unwrap();
             biases[36 * 3] += 1.0;
             let off = Array::from_slice(&biases, [37, 3]).unwrap().astype(dtype).unwrap();
             let off = Packed::new(&Quantized { biases: Some(off), ..w.clone() }).unwrap();

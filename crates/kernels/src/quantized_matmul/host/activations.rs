@@ -160,7 +160,8 @@ impl Layout {
         sums.fill(0.0);
         let mut largest_bits = 0;
         let (mut group, mut inner) = (0, 0);
-        let blocks = row.as_chunks::<BLOCK>().0.iter().zip(bytes.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<2>().0);
+        let blocks =
+            row.as_chunks::<BLOCK>().0.iter().zip(bytes.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<2>().0);
         for ((block, [first, second]), steps) in blocks.zip(steps.chunks_exact_mut(8 / self.phases)) {
             // Magnitudes compare as integers, and those of infinities and NaN are the largest.
             let bits = block.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));

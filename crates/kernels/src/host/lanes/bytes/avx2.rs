@@ -98,7 +98,7 @@ impl Bytes for Avx2 {
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
     fn as_floats(self, bytes: __m256i) -> __m256 {

@@ -103,7 +103,7 @@ impl Bytes for Avx512 {
     }
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
     fn as_floats(self, bytes: __m512i) -> __m512 {
