@@ -21,6 +21,7 @@ mod weights;
 
 use report::Report;
 use side::{Sample, Side, Work};
+use weights::Weights;
 
 /// What to measure.
 #[derive(Args)]
@@ -64,9 +65,11 @@ struct Bench<'a> {
     root: &'a Path,
     /// The command, built for release.
     strata: PathBuf,
-    /// The file that Strata and llama.cpp read.
+    /// The file that llama.cpp reads.
     gguf: PathBuf,
-    /// The same weights as a model folder, for mlx-lm.
+    /// What Strata reads: the file, or a folder with its own form of it.
+    own: PathBuf,
+    /// The file as a model folder, for mlx-lm.
     folder: PathBuf,
     threads: u32,
 }
@@ -83,11 +86,15 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
             .with_context(|| format!("cannot set up {} (in target/{})", side::name(peer), recipe.folder))?;
         environments.push((peer, environment));
     }
-    let gguf = weights::find(root, &arguments.model, &environments[0].1)?;
+    let Weights { gguf, form } = weights::find(root, &arguments.model, &environments[0].1)?;
     let strata = dist::build(root, None)?.binary;
-    let bench = Bench { root, strata, gguf, folder: root.join("target/bench/folder"), threads };
+    let own = if form.is_empty() { gguf.clone() } else { root.join("target/bench/own") };
+    let bench = Bench { root, strata, gguf, own, folder: root.join("target/bench/folder"), threads };
+    if !form.is_empty() {
+        bench.convert(&bench.own, form)?;
+    }
     if arguments.vs.contains(&Peer::MlxLm) {
-        bench.convert()?;
+        bench.convert(&bench.folder, &[])?;
     }
 
     let work = Work { prompt: arguments.prompt, r#gen: arguments.r#gen };
@@ -100,7 +107,8 @@ pub(crate) fn run(root: &Path, arguments: &Arguments) -> Result<()> {
         }
     }
     same_prompt(&sides, &samples)?;
-    let report = Report { model: &arguments.model, threads, runs: arguments.runs, sides: &sides, samples };
+    let report =
+        Report { model: &arguments.model, form, threads, runs: arguments.runs, sides: &sides, samples };
     if arguments.json {
         println!("{}", report.json());
     } else {
@@ -132,12 +140,13 @@ impl Bench<'_> {
         command
     }
 
-    /// Makes the folder anew: Strata's conversion may have changed since it was made.
-    fn convert(&self) -> Result<()> {
-        if self.folder.exists() {
-            fs::remove_dir_all(&self.folder)
-                .with_context(|| format!("cannot replace {}", self.folder.display()))?;
+    /// Makes a folder of the file, and makes it anew: Strata's conversion may have changed since it was made.
+    fn convert(&self, folder: &Path, form: &[&str]) -> Result<()> {
+        if folder.exists() {
+            fs::remove_dir_all(folder).with_context(|| format!("cannot replace {}", folder.display()))?;
         }
-        finish(self.strata().args(["convert", "--quiet"]).arg(&self.gguf).arg(&self.folder), "strata convert")
+        let mut command = self.strata();
+        command.args(["convert", "--quiet"]).arg(&self.gguf).arg(folder).args(form);
+        finish(&mut command, "strata convert")
     }
 }

@@ -2,8 +2,9 @@
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
+use std::str::FromStr;
 use strata_artifacts::quantize::QuantRule;
-use strata_contracts::QuantScheme;
+use strata_contracts::{QuantError, QuantScheme};
 
 /// Language models on MLX: Apple GPUs, NVIDIA GPUs and plain CPUs.
 #[derive(Debug, Parser)]
@@ -224,15 +225,33 @@ pub(crate) struct ConvertArgs {
     /// Folder to make; it must not exist
     pub(crate) out: PathBuf,
     /// Quantize: BITS (2, 3, 4, 5, 6 or 8) in groups of GROUP (32, 64 or 128; 64 by default), or mxfp4, mxfp8, nvfp4.
-    /// Of a GGUF file this is for tensors that MLX can't hold exactly as they are
+    /// Of a GGUF file this is for tensors that MLX can't hold exactly as they are, and `nearest` keeps those at about
+    /// the size they have, in the groups that are nearest to theirs
     #[arg(long, value_name = "BITS[:GROUP]")]
-    pub(crate) quantize: Option<QuantScheme>,
-    /// Another quantization for some layers: PATTERN=8, PATTERN=8:32, or PATTERN=none to leave them plain. A `*` in the
-    /// pattern stands for any characters, and the first one that fits decides. Repeatable: `--layer lm_head=8
-    /// --layer 'model.layers.0.*=8'` keeps the head and the first layer at 8 bits
+    pub(crate) quantize: Option<Quantize>,
+    /// Another quantization for some layers: PATTERN=8, PATTERN=8:32, or PATTERN=none to make them plain. A `*` in the
+    /// pattern stands for any characters, and the first one that fits decides, of a GGUF file also for tensors that
+    /// could stay exactly as they are. Repeatable: `--layer lm_head=8 --layer 'model.layers.0.*=8'` gives the head and
+    /// the first layer 8 bits
     #[arg(long = "layer", value_name = "PATTERN=BITS[:GROUP]", requires = "quantize")]
     pub(crate) layers: Vec<QuantRule>,
     /// Print nothing but errors
     #[arg(long, short)]
     pub(crate) quiet: bool,
+}
+
+/// What matrices become.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Quantize {
+    /// The form nearest to the one that they have in a GGUF file.
+    Nearest,
+    Scheme(QuantScheme),
+}
+
+impl FromStr for Quantize {
+    type Err = QuantError;
+
+    fn from_str(text: &str) -> Result<Self, QuantError> {
+        if text == "nearest" { Ok(Self::Nearest) } else { text.parse().map(Self::Scheme) }
+    }
 }

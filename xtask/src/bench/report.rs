@@ -7,6 +7,8 @@ use std::fmt;
 /// Everything that was measured.
 pub(super) struct Report<'a> {
     pub(super) model: &'a str,
+    /// Arguments of the conversion to the form that Strata runs; none where it runs the file.
+    pub(super) form: &'a [&'a str],
     pub(super) threads: u32,
     pub(super) runs: u32,
     pub(super) sides: &'a [Side<'a>],
@@ -48,6 +50,9 @@ impl Report<'_> {
             "{}, {} threads; medians of {} turns (lowest to highest)\n",
             self.model, self.threads, self.runs
         );
+        if let Some(form) = self.form() {
+            out = format!("{out}Strata runs its own form of the file: strata convert FILE OUT {form}\n");
+        }
         for row in &rows {
             let cells: Vec<String> =
                 row.iter().zip(&widths).map(|(cell, width)| format!("{cell:width$}")).collect();
@@ -82,7 +87,11 @@ impl Report<'_> {
                 object
             })
             .collect();
-        json!({"model": self.model, "threads": self.threads, "runs": self.runs, "sides": sides})
+        json!({"model": self.model, "strata_form": self.form(), "threads": self.threads, "runs": self.runs, "sides": sides})
+    }
+
+    fn form(&self) -> Option<String> {
+        (!self.form.is_empty()).then(|| self.form.join(" "))
     }
 
     fn lines(&self) -> Vec<Line<'_>> {
@@ -170,7 +179,14 @@ mod tests {
             vec![sample(400.0, 200.0, 10.0), sample(400.0, 200.0, 10.0)],
             vec![sample(0.25, 0.5, 16000.0), sample(0.25, 0.5, 16000.0)],
         ];
-        let report = Report { model: "m", threads: 2, runs: 2, sides: &sides, samples };
+        let report = Report {
+            model: "m",
+            form: &["--quantize", "nearest"],
+            threads: 2,
+            runs: 2,
+            sides: &sides,
+            samples,
+        };
         let object = report.json();
         assert_eq!(object["sides"][0]["prompt_tokens_per_s"], 1100.0);
         assert_eq!(object["sides"][0]["decode_tokens_per_s_range"], json!([300.0, 340.0]));
@@ -183,5 +199,6 @@ mod tests {
         );
         let table = report.table();
         assert!(table.contains("5.50  4.00  5.00") && table.contains("4 + 3"), "{table}");
+        assert!(table.contains("OUT --quantize nearest\n") && object["strata_form"] == "--quantize nearest");
     }
 }

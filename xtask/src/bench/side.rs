@@ -128,7 +128,7 @@ impl Side<'_> {
         let mut command = match self.engine {
             Engine::Strata => {
                 let mut command = bench.strata();
-                command.args(["bench", "--json", "--runs", "1", "--model"]).arg(&bench.gguf);
+                command.args(["bench", "--json", "--runs", "1", "--model"]).arg(&bench.own);
                 command
             }
             Engine::LlamaCpp(environment) => {

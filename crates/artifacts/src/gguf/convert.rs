@@ -1,19 +1,21 @@
 //! Converts a GGUF file to a model folder in Hugging Face layout: configuration, weights, tokenizer.
 //!
 //! Weights that MLX affine groups hold exactly stay exact ([`super::affine`]); floats keep their type; all others
-//! are dequantized to bfloat16, or quantized again where the caller asks for it. One tensor is in memory at a time.
+//! are dequantized to bfloat16, or packed again as the caller asks for it: in the nearest groups ([`super::nearest`])
+//! or in another scheme. One tensor is in memory at a time.
 
 use super::affine::{self, GROUP_SIZE, Groups};
 use super::architecture::{Architecture, Change, Placed, Sizes, place};
 use super::config::config;
 use super::dequant::dequantize;
+use super::nearest;
 use super::reader::{Gguf, Tensor};
 use super::tokenizer::{SpecialIds, TokenizerFiles};
 use super::types::TensorType;
 use crate::error::{Error, Result};
 use crate::mmap::Mapped;
 use crate::progress::{Progress, Stage};
-use crate::quantize::{QuantRules, QuantizeError, packed_specs, quantize, settings};
+use crate::quantize::{QuantRule, QuantizeError, group_size_beside, packed_specs, quantize, settings};
 use crate::write::{MAX_SHARD_BYTES, TensorSpec, WeightsWriter, write_json};
 use half::{bf16, f16};
 use serde_json::{Map, Value, json};
@@ -25,9 +27,24 @@ use strata_contracts::{Dtype, QuantScheme};
 #[derive(Debug, Clone, Default)]
 #[non_exhaustive]
 pub struct ConvertOptions {
-    /// Quantizes the matrices that would otherwise be plain: those of types that MLX can't hold, and floats. Rows
-    /// that don't divide into groups stay plain.
-    pub quantize: Option<QuantRules>,
+    /// What becomes of matrices that MLX affine groups don't hold exactly.
+    pub inexact: Inexact,
+    /// Settings for modules by their paths, which come before `inexact` and before exactness. The first rule that
+    /// fits decides. Rows that don't divide into a rule's groups are left as they would be exactly, or plain.
+    pub layers: Vec<QuantRule>,
+}
+
+/// What becomes of matrices that MLX affine groups don't hold exactly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Inexact {
+    /// Floats keep their type, quantized types become bfloat16.
+    #[default]
+    Plain,
+    /// Floats keep their type, quantized types become the MLX affine groups nearest to their own, or bfloat16 where
+    /// scales are out of float16's range.
+    Nearest,
+    /// All are quantized, floats too. Rows that don't divide into groups stay plain.
+    Quantized(QuantScheme),
 }
 
 /// What a conversion wrote.
@@ -38,9 +55,11 @@ pub struct Summary {
     pub architecture: &'static str,
     /// Tensors of the GGUF file, counted by type name.
     pub tensors: BTreeMap<&'static str, usize>,
-    /// Names of the tensors that were dequantized, because MLX has no exact form of their type.
+    /// Names of the tensors that were dequantized.
     pub dequantized: Vec<String>,
-    /// Names of the tensors that were quantized on request.
+    /// Names of the tensors that have the MLX groups nearest to their own.
+    pub nearest: Vec<String>,
+    /// Names of the tensors that were quantized in a scheme that the caller named.
     pub quantized: Vec<String>,
 }
 
@@ -64,9 +83,7 @@ pub fn convert(
     let tokens = TokenizerFiles::new(&file.metadata, sizes.vocabulary).map_err(refuse)?;
 
     let plan: Vec<Planned<'_, '_>> = placed.into_iter().map(|placed| Planned::new(placed, options)).collect();
-    let idle =
-        options.quantize.as_ref().and_then(|rules| rules.idle_pattern(&plan.iter().map(Planned::module)));
-    if let Some(pattern) = idle {
+    if let Some(pattern) = QuantRule::idle_pattern(&options.layers, &plan.iter().map(Planned::module)) {
         let problem = QuantizeError::IdleRule { pattern: pattern.to_owned() };
         return Err(Error::Quantize { path: gguf.to_owned(), problem });
     }
@@ -94,6 +111,8 @@ struct Planned<'a, 'g> {
 enum Form {
     /// MLX affine groups of 32 with this many bits, exactly what the file holds.
     Exact(u32),
+    /// MLX affine groups of 32 with this many bits, the nearest to what the file holds.
+    Nearest(u32),
     /// Quantized from values of this type.
     Quantized(QuantScheme, Dtype),
     /// Plain values.
@@ -106,16 +125,18 @@ impl<'a, 'g> Planned<'a, 'g> {
         let matrix = tensor.shape().len() == 2;
         let fits = |scheme: &QuantScheme| matrix && scheme.packed_columns(tensor.columns()).is_ok();
         let exact = affine::bits(tensor).filter(|_| matrix);
-        let rules = options.quantize.as_ref();
-        let asked = rules.and_then(|rules| rules.scheme_for(module(&placed))).filter(fits);
-        let form = match (tensor.kind, exact, asked) {
+        let rule = QuantRule::find(&options.layers, module(&placed));
+        let form = match (rule.map(|rule| rule.scheme(options.inexact.group_size())), exact, options.inexact)
+        {
+            (Some(Some(scheme)), ..) | (None, None, Inexact::Quantized(scheme)) if fits(&scheme) => {
+                quantized(scheme, tensor.kind)
+            }
+            (Some(None), ..) => plain(tensor.kind),
             (_, Some(bits), _) => Form::Exact(bits),
-            // Scales beside the exact groups' float16 ones; a bfloat16 model gives what quantizing it directly does.
-            (TensorType::BF16, _, Some(scheme)) => Form::Quantized(scheme, Dtype::Bfloat16),
-            (_, _, Some(scheme)) => Form::Quantized(scheme, Dtype::Float16),
-            (TensorType::F32, ..) => Form::Dense(Dtype::Float32),
-            (TensorType::F16, ..) => Form::Dense(Dtype::Float16),
-            _ => Form::Dense(Dtype::Bfloat16),
+            (None, None, Inexact::Nearest) if matrix => {
+                nearest::bits(tensor).map_or_else(|| plain(tensor.kind), Form::Nearest)
+            }
+            _ => plain(tensor.kind),
         };
         Self { placed, form }
     }
@@ -127,7 +148,7 @@ impl<'a, 'g> Planned<'a, 'g> {
     /// The scheme that the configuration names for the tensor's module.
     fn scheme(&self) -> Option<QuantScheme> {
         match self.form {
-            Form::Exact(bits) => QuantScheme::affine(bits, GROUP_SIZE).ok(),
+            Form::Exact(bits) | Form::Nearest(bits) => QuantScheme::affine(bits, GROUP_SIZE).ok(),
             Form::Quantized(scheme, _) => Some(scheme),
             Form::Dense(_) => None,
         }
@@ -144,7 +165,7 @@ impl<'a, 'g> Planned<'a, 'g> {
             (Form::Quantized(_, dtype), Some(scheme)) => {
                 packed_specs(self.module(), tensor.shape(), scheme, dtype)
             }
-            (Form::Exact(_), Some(scheme)) => {
+            (Form::Exact(_) | Form::Nearest(_), Some(scheme)) => {
                 packed_specs(self.module(), tensor.shape(), scheme, Dtype::Float16)
             }
             (Form::Dense(dtype), _) => {
@@ -158,14 +179,18 @@ impl<'a, 'g> Planned<'a, 'g> {
     /// The bytes of [`Planned::specs`], in their order.
     fn bytes(&self) -> Result<Vec<Vec<u8>>, QuantizeError> {
         Ok(match self.form {
-            Form::Exact(_) => {
-                let mut groups = Groups::default();
-                for_each_row(self.placed.tensor, self.placed.change, |kind, row| groups.push_row(kind, row));
-                vec![groups.weight, groups.scales, groups.biases]
-            }
+            Form::Exact(_) => self.groups(|kind, row, groups| groups.push_row(kind, row)),
+            Form::Nearest(_) => self.groups(nearest::push_row),
             Form::Quantized(scheme, dtype) => quantize(scheme, dtype, &self.values(dtype))?.into_parts(),
             Form::Dense(dtype) => vec![self.dense(dtype)],
         })
+    }
+
+    /// The groups that `push_row` makes of each row.
+    fn groups(&self, push_row: impl Fn(TensorType, &[u8], &mut Groups)) -> Vec<Vec<u8>> {
+        let mut groups = Groups::default();
+        for_each_row(self.placed.tensor, self.placed.change, |kind, row| push_row(kind, row, &mut groups));
+        vec![groups.weight, groups.scales, groups.biases]
     }
 
     /// All values, rounded to `dtype`.
@@ -201,6 +226,30 @@ impl<'a, 'g> Planned<'a, 'g> {
     }
 }
 
+/// Scales are float16 as the exact groups' are; a bfloat16 model gives what quantizing it directly does.
+fn quantized(scheme: QuantScheme, kind: TensorType) -> Form {
+    let dtype = if kind == TensorType::BF16 { Dtype::Bfloat16 } else { Dtype::Float16 };
+    Form::Quantized(scheme, dtype)
+}
+
+fn plain(kind: TensorType) -> Form {
+    Form::Dense(match kind {
+        TensorType::F32 => Dtype::Float32,
+        TensorType::F16 => Dtype::Float16,
+        _ => Dtype::Bfloat16,
+    })
+}
+
+impl Inexact {
+    /// Group size of rules that say bits alone.
+    fn group_size(self) -> u32 {
+        match self {
+            Self::Quantized(scheme) => group_size_beside(scheme),
+            Self::Plain | Self::Nearest => GROUP_SIZE,
+        }
+    }
+}
+
 fn module<'p>(placed: &'p Placed<'_, '_>) -> &'p str {
     placed.name.strip_suffix(".weight").unwrap_or(&placed.name)
 }
@@ -221,7 +270,7 @@ fn activation_type(architecture: Architecture, plan: &[Planned<'_, '_>]) -> Dtyp
     let matrices = plan.iter().filter(|planned| planned.placed.tensor.shape().len() == 2);
     let types: Vec<Dtype> = matrices
         .map(|planned| match planned.form {
-            Form::Exact(_) => Dtype::Float16,
+            Form::Exact(_) | Form::Nearest(_) => Dtype::Float16,
             Form::Quantized(_, dtype) | Form::Dense(dtype) => dtype,
         })
         .collect();
@@ -298,6 +347,7 @@ fn summary(architecture: Architecture, plan: &[Planned<'_, '_>]) -> Summary {
         architecture: architecture.name(),
         tensors,
         dequantized: names(plan, Planned::is_dequantized),
+        nearest: names(plan, |planned| matches!(planned.form, Form::Nearest(_))),
         quantized: names(plan, |planned| matches!(planned.form, Form::Quantized(..))),
     }
 }

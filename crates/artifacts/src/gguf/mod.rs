@@ -10,11 +10,12 @@ mod convert;
 mod dequant;
 mod error;
 mod metadata;
+mod nearest;
 mod reader;
 mod tokenizer;
 mod types;
 
-pub use convert::{ConvertOptions, Summary, convert};
+pub use convert::{ConvertOptions, Inexact, Summary, convert};
 pub use dequant::dequantize;
 pub use error::GgufError;
 pub use metadata::{Array, Metadata, Value};

@@ -17,6 +17,7 @@ pub use rules::{QuantRule, QuantRules, RuleError};
 pub(crate) use affine::pack;
 pub(crate) use folder::settings;
 pub(crate) use plan::packed_specs;
+pub(crate) use rules::group_size_beside;
 
 use half::{bf16, f16};
 use strata_contracts::{Dtype, QuantMode, QuantScheme};

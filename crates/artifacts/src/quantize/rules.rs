@@ -64,27 +64,48 @@ impl QuantRules {
     /// bits alone keeps the default's group size when that is affine, and takes 64 otherwise. `None` means plain
     /// weights.
     pub fn scheme_for(&self, path: &str) -> Option<QuantScheme> {
-        match self.rule_for(path).map(|rule| rule.choice) {
-            None => Some(self.default),
-            Some(Choice::Plain) => None,
-            Some(Choice::Scheme(scheme)) => Some(scheme),
-            Some(Choice::Bits(bits)) => {
-                let affine = self.default.mode() == QuantMode::Affine;
-                QuantScheme::affine(bits, if affine { self.default.group_size() } else { 64 }).ok()
-            }
-        }
+        self.rule_for(path).map_or(Some(self.default), |rule| rule.scheme(group_size_beside(self.default)))
     }
 
     /// The first rule that fits the module at `path`.
-    pub(crate) fn rule_for(&self, path: &str) -> Option<&QuantRule> {
-        self.rules.iter().find(|rule| fits(&rule.pattern, path))
+    pub(super) fn rule_for(&self, path: &str) -> Option<&QuantRule> {
+        QuantRule::find(&self.rules, path)
     }
 
     /// The pattern of a rule that fits none of the modules at `paths`.
-    pub(crate) fn idle_pattern<'p>(&self, paths: &(impl Iterator<Item = &'p str> + Clone)) -> Option<&str> {
-        let idle = |rule: &&QuantRule| !paths.clone().any(|path| fits(&rule.pattern, path));
-        self.rules.iter().find(idle).map(|rule| rule.pattern.as_str())
+    pub(super) fn idle_pattern<'p>(&self, paths: &(impl Iterator<Item = &'p str> + Clone)) -> Option<&str> {
+        QuantRule::idle_pattern(&self.rules, paths)
     }
+}
+
+impl QuantRule {
+    /// The first of `rules` that fits the module at `path`.
+    pub(crate) fn find<'r>(rules: &'r [Self], path: &str) -> Option<&'r Self> {
+        rules.iter().find(|rule| fits(&rule.pattern, path))
+    }
+
+    /// The pattern of one of `rules` that fits none of the modules at `paths`.
+    pub(crate) fn idle_pattern<'r, 'p>(
+        rules: &'r [Self],
+        paths: &(impl Iterator<Item = &'p str> + Clone),
+    ) -> Option<&'r str> {
+        let idle = |rule: &&Self| !paths.clone().any(|path| fits(&rule.pattern, path));
+        rules.iter().find(idle).map(|rule| rule.pattern.as_str())
+    }
+
+    /// What the rule says, in groups of `group_size` where it says bits alone; `None` means plain weights.
+    pub(crate) fn scheme(&self, group_size: u32) -> Option<QuantScheme> {
+        match self.choice {
+            Choice::Plain => None,
+            Choice::Bits(bits) => QuantScheme::affine(bits, group_size).ok(),
+            Choice::Scheme(scheme) => Some(scheme),
+        }
+    }
+}
+
+/// Group size of rules that say bits alone, where other modules have `default`.
+pub(crate) fn group_size_beside(default: QuantScheme) -> u32 {
+    if default.mode() == QuantMode::Affine { default.group_size() } else { 64 }
 }
 
 impl FromStr for QuantRule {

@@ -5,8 +5,8 @@ use crate::convert::Converted;
 use crate::support::{Builder, llama};
 use std::path::Path;
 use strata_artifacts::SafetensorsFile;
-use strata_artifacts::gguf::{ConvertOptions, TensorType, dequantize};
-use strata_artifacts::quantize::{QuantRules, quantize};
+use strata_artifacts::gguf::{ConvertOptions, Inexact, TensorType, dequantize};
+use strata_artifacts::quantize::quantize;
 use strata_contracts::{Dtype, QuantScheme};
 
 fn fixture(name: &str) -> SafetensorsFile {
@@ -83,7 +83,7 @@ fn types_that_mlx_does_not_hold_are_quantized_on_request() {
     let blocks = fixture("gguf_blocks.safetensors");
     let scheme = QuantScheme::affine(6, 32).unwrap();
     let mut options = ConvertOptions::default();
-    options.quantize = Some(QuantRules::new(scheme, Vec::new()));
+    options.inexact = Inexact::Quantized(scheme);
     let model = model(TensorType::IQ4_NL, repeated(&bytes(&blocks, "IQ4_NL.blocks")));
     let model = Converted::with(&model, &options).unwrap();
     let values: Vec<f32> = bytes(&blocks, "IQ4_NL.values")
@@ -97,6 +97,29 @@ fn types_that_mlx_does_not_hold_are_quantized_on_request() {
     // The float32 matrices are packed too; vectors never are.
     assert_eq!(model.bytes("model.layers.0.self_attn.q_proj.weight").len(), 64 * 64 * 6 / 8);
     assert_eq!(model.bytes("model.norm.weight").len(), 64 * 4);
+}
+
+#[test]
+fn a_rule_for_a_module_comes_before_exactness() {
+    let data = bytes(&fixture("gguf_blocks.safetensors"), "Q8_0.blocks");
+    let mut values = Vec::new();
+    dequantize(TensorType::Q8_0, &repeated(&data), &mut values);
+    let converted = |rules: &[&str]| {
+        let mut options = ConvertOptions::default();
+        options.layers = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let model = Converted::with(&model(TensorType::Q8_0, repeated(&data)), &options).unwrap();
+        model.bytes("model.layers.0.mlp.down_proj.weight")
+    };
+    let halves: Vec<f32> = values.iter().map(|&value| half::f16::from_f32(value).to_f32()).collect();
+    let packed =
+        |bits| quantize(QuantScheme::affine(bits, 32).unwrap(), Dtype::Float16, &halves).unwrap().weight;
+    assert!(converted(&["model.layers.0.mlp.down_proj=6:32"]) == packed(6));
+    // Bits alone mean the exact groups' size.
+    assert!(converted(&["*.up_proj=8", "*=4"]) == packed(4));
+    let plain: Vec<u8> = values.iter().flat_map(|&value| half::bf16::from_f32(value).to_le_bytes()).collect();
+    assert!(converted(&["*.down_proj=none", "*=4"]) == plain);
+    // Rows of 96 values are no whole number of groups of 64.
+    assert!(converted(&["*=4:64"]) == converted(&[]));
 }
 
 #[test]

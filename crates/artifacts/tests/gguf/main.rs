@@ -3,6 +3,9 @@
 mod blocks;
 mod convert;
 mod malformed;
+mod nearest;
+#[path = "../support/random.rs"]
+mod random;
 #[path = "../support/mod.rs"]
 mod support;
 mod vocabularies;

@@ -2,25 +2,24 @@
 //!
 //! The folder gets its name when it is complete: until then it is hidden beside it, and goes when something fails.
 
-use crate::args::ConvertArgs;
+use crate::args::{ConvertArgs, Quantize};
 use crate::failure::Failure;
 use crate::output::{Reporter, note};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::{Path, PathBuf};
-use strata_artifacts::gguf::{self, ConvertOptions};
+use strata_artifacts::gguf::{self, ConvertOptions, Inexact};
 use strata_artifacts::quantize::{QuantRules, QuantizeOptions, quantize_folder};
 use strata_artifacts::{MAX_SHARD_BYTES, Progress};
 
 pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
-    let rules = args.quantize.map(|default| QuantRules::new(default, args.layers.clone()));
     let work = Work::beside(&args.out)?;
     let mut reporter = Reporter::new(args.quiet);
     let mut report = |progress| reporter.report(progress);
     let lines = if args.input.is_dir() {
-        from_folder(&args.input, work.path(), rules, &mut report)
+        from_folder(args, work.path(), &mut report)
     } else {
-        from_gguf(&args.input, work.path(), rules, &mut report)
+        from_gguf(args, work.path(), &mut report)
     };
     reporter.finish();
     let lines = lines?;
@@ -34,18 +33,24 @@ pub(crate) fn run(args: &ConvertArgs) -> Result<()> {
 }
 
 /// Quantizes a folder; gives what to tell the user.
-fn from_folder(
-    from: &Path,
-    to: &Path,
-    rules: Option<QuantRules>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<String>> {
-    let Some(rules) = rules else {
-        return Err(Failure::error(
-            format!("{} is a model folder already", from.display()),
-            "add --quantize BITS to quantize it, such as --quantize 4",
-        ));
+fn from_folder(args: &ConvertArgs, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Vec<String>> {
+    let from = &args.input;
+    let default = match args.quantize {
+        Some(Quantize::Scheme(scheme)) => scheme,
+        Some(Quantize::Nearest) => {
+            return Err(Failure::error(
+                format!("{} is a model folder, whose weights are near no quantization", from.display()),
+                "name bits instead of nearest, such as --quantize 4",
+            ));
+        }
+        None => {
+            return Err(Failure::error(
+                format!("{} is a model folder already", from.display()),
+                "add --quantize BITS to quantize it, such as --quantize 4",
+            ));
+        }
     };
+    let rules = QuantRules::new(default, args.layers.clone());
     let options = QuantizeOptions { rules, dtype: None, max_shard_bytes: MAX_SHARD_BYTES };
     let summary = quantize_folder(from, to, &options, progress)?;
     Ok(vec![format!(
@@ -55,25 +60,23 @@ fn from_folder(
 }
 
 /// Converts a GGUF file; gives what to tell the user.
-fn from_gguf(
-    file: &Path,
-    to: &Path,
-    rules: Option<QuantRules>,
-    progress: &mut dyn FnMut(Progress),
-) -> Result<Vec<String>> {
+fn from_gguf(args: &ConvertArgs, to: &Path, progress: &mut dyn FnMut(Progress)) -> Result<Vec<String>> {
     let mut options = ConvertOptions::default();
-    options.quantize = rules;
-    let summary = gguf::convert(file, to, &options, progress)?;
+    options.inexact = match args.quantize {
+        None => Inexact::Plain,
+        Some(Quantize::Nearest) => Inexact::Nearest,
+        Some(Quantize::Scheme(scheme)) => Inexact::Quantized(scheme),
+    };
+    options.layers.clone_from(&args.layers);
+    let summary = gguf::convert(&args.input, to, &options, progress)?;
     let kinds: Vec<String> = summary.tensors.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
-    let mut lines = vec![format!("{} ({})", summary.architecture, kinds.join(", "))];
-    let (dequantized, quantized) = (summary.dequantized.len(), summary.quantized.len());
-    if dequantized > 0 {
-        lines.push(format!("{dequantized} tensors have no exact MLX form and are stored as bfloat16"));
-    }
-    if quantized > 0 {
-        lines.push(format!("{quantized} matrices quantized; what MLX holds exactly stays as it is"));
-    }
-    Ok(lines)
+    let counts = [
+        (summary.dequantized.len(), "tensors are stored as bfloat16"),
+        (summary.nearest.len(), "matrices have no exact MLX form and take the nearest one"),
+        (summary.quantized.len(), "matrices quantized as asked for"),
+    ];
+    let lines = counts.iter().filter(|(n, _)| *n > 0).map(|(n, what)| format!("{n} {what}"));
+    Ok([format!("{} ({})", summary.architecture, kinds.join(", "))].into_iter().chain(lines).collect())
 }
 
 /// A folder that is being filled; removed unless it is renamed, also when the user interrupts.

@@ -1,7 +1,7 @@
 //! `convert`: GGUF files, and folders whose quantized form is compared with what mlx-lm makes of the same weights
 //! (`tests/fixtures/parity`, where all variants of a family have one set of random weights).
 
-use crate::support::{Home, tiny_gguf};
+use crate::support::{Home, gguf, tiny_gguf};
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -180,6 +180,43 @@ fn a_gguf_file_is_quantized_on_request() {
     home.run(&["generate", "--raw", "--temp", "0", "-n", "3", "--model", &out, "hello"]).ok();
 }
 
+#[test]
+fn a_gguf_file_keeps_its_size_on_request_and_rules_come_first() {
+    let home = Home::new();
+    let (file, out) = (home.path("k.gguf").to_str().unwrap().to_owned(), home.path("out"));
+    let mut model = gguf::llama();
+    for (name, code, data) in [
+        // Q8_0 of two blocks a row, which MLX holds exactly, and IQ4_NL of three, which it does not.
+        (
+            "token_embd.weight",
+            8,
+            [0x00, 0x20].into_iter().chain([3; 32]).collect::<Vec<u8>>().repeat(259 * 2),
+        ),
+        (
+            "blk.0.ffn_down.weight",
+            20,
+            [0x00, 0x20].into_iter().chain([0x5a; 16]).collect::<Vec<u8>>().repeat(64 * 3),
+        ),
+    ] {
+        let tensor = model.tensors.iter_mut().find(|tensor| tensor.name == name).unwrap();
+        (tensor.kind, tensor.data) = (code, data);
+    }
+    fs::write(&file, model.build()).unwrap();
+    let args = ["convert", &file, out.to_str().unwrap(), "--quantize", "nearest"];
+    let run = home.run(&[&args[..], &["--layer", "model.embed_tokens=6:64"]].concat());
+    assert!(
+        run.err.contains("1 matrices have no exact MLX form") && run.err.contains("1 matrices quantized"),
+        "{run:?}"
+    );
+    run.ok();
+    let found = config(&out)["quantization"].take();
+    assert_eq!((&found["bits"], &found["group_size"]), (&json!(6), &json!(32)), "{found}");
+    let table = &found["model.embed_tokens"];
+    assert_eq!((&table["bits"], &table["group_size"]), (&json!(6), &json!(64)), "{found}");
+    home.run(&["generate", "--raw", "--temp", "0", "-n", "3", "--model", out.to_str().unwrap(), "hello"])
+        .ok();
+}
+
 /// Converts what can't be converted; nothing may be left.
 #[track_caller]
 fn refused(home: &Home, args: &[&str], words: &[&str]) {
@@ -202,6 +239,7 @@ fn what_cannot_be_converted_is_refused_and_leaves_nothing() {
     let (model, out) =
         (home.model().to_str().unwrap().to_owned(), home.path("out").to_str().unwrap().to_owned());
     refused(&home, &[&model, &out], &["model folder"]);
+    refused(&home, &[&model, &out, "--quantize", "nearest"], &["model folder"]);
     refused(&home, &["no-such.gguf", &out], &["no-such.gguf"]);
     refused(&home, &[&file, &file], &["little.gguf", "exists"]);
     refused(&home, &[&file, &model], &["exists"]);

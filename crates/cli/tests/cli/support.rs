@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 #[path = "../../../artifacts/tests/support/mod.rs"]
-mod gguf;
+pub(crate) mod gguf;
 
 /// Ids of the tokenizer: 95 printable ASCII characters, then these. The model's vocabulary has 101.
 pub(crate) const SPECIAL: [&str; 3] = ["<s>", "</s>", "<unk>"];

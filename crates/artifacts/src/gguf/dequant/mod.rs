@@ -37,6 +37,20 @@ pub fn dequantize(kind: TensorType, data: &[u8], out: &mut Vec<f32>) {
     }
 }
 
+/// Scale and minimum of one of a block's groups, of 16 values in Q2_K, Q3_K and Q6_K and 32 in the others that have
+/// scales within blocks or a table of levels: a value is `scale * q - minimum`, with an integer `q`.
+pub(super) fn scale_and_minimum(kind: TensorType, block: &[u8], group: usize) -> (f32, f32) {
+    match kind {
+        TensorType::Q2_K => k_quants::q2_k_scale(block, group),
+        TensorType::Q3_K => (k_quants::q3_k_scale(block, group), 0.0),
+        TensorType::Q4_K | TensorType::Q5_K => k_quants::q4_k_scale(block, group),
+        TensorType::Q6_K => (k_quants::q6_k_scale(block, group), 0.0),
+        TensorType::IQ4_NL => (iq4::iq4_nl_scale(block), 0.0),
+        TensorType::IQ4_XS => (iq4::iq4_xs_scale(block, group), 0.0),
+        other => unreachable!("{} has no groups within blocks", other.name()),
+    }
+}
+
 /// The float16 at byte `at` of a block, widened.
 fn half(block: &[u8], at: usize) -> f32 {
     half::f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
