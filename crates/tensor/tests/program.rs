@@ -246,14 +246,16 @@ fn inputs_that_differ_from_the_placeholders_are_refused() {
 #[test]
 fn a_program_gives_its_memory_back() {
     let _turn = turn();
+    let n = 1 << 20;
     let before = memory::active_memory().unwrap();
     for _ in 0..3 {
-        let px = placeholder(&[1 << 16]);
+        let px = placeholder(&[n]);
         let program = recorded(&[&px], &[&axpy(1.0, &axpy(1.0, &px, &px), &px)]);
-        let out = program.apply(&[&ops::ones([1 << 16], Dtype::Float32).unwrap()]).unwrap();
+        let out = program.apply(&[&ops::ones([n], Dtype::Float32).unwrap()]).unwrap();
         drop((program, px));
         assert_eq!(out[0].slice_axis(0, 0, 1).unwrap().item::<f32>().unwrap(), 3.0);
     }
     memory::clear_cache().unwrap();
-    assert!(memory::active_memory().unwrap() <= before);
+    // Other tests hold some small arrays meanwhile.
+    assert!(memory::active_memory().unwrap() < before + n as usize * 4, "a program's memory is still held");
 }
