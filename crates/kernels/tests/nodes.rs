@@ -11,7 +11,7 @@ use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
 use strata_kernels::rope::{self, Rope};
 use strata_kernels::{
-    causal_conv, gated_delta, layer_norm, paged_attention, quantized_attention, rms_norm, sample,
+    causal_conv, gated_delta, layer_norm, matmul, paged_attention, quantized_attention, rms_norm, sample,
 };
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
@@ -199,6 +199,24 @@ fn appending_equals_its_reference_and_leaves_what_others_hold() {
                 assert!(late[0].eval().is_err());
             }
         }
+    }
+}
+
+#[test]
+fn products_with_a_matrix_as_it_lies_equal_their_references() {
+    for (dtype, bound) in FLOATS {
+        let x = normal(&[2, 5, 24], 1, dtype);
+        let plain = normal(&[24, 96], 2, dtype);
+        let weight = matmul::Weight::Plain(&plain);
+        let expected = matmul::reference::matmul(&x, weight).unwrap();
+        close(&matmul::matmul(&x, weight).unwrap(), &expected, 8.0 * bound);
+        let quantized = ops::quantize(&plain, QuantScheme::affine(4, 32).unwrap()).unwrap();
+        let weight = matmul::Weight::Quantized(&quantized);
+        let expected = matmul::reference::matmul(&x, weight).unwrap();
+        // MLX rounds half types in between.
+        close(&matmul::matmul(&x, weight).unwrap(), &expected, 16.0 * bound);
+        let error = matmul::matmul(&x.slice_axis(-1, 0, 23).unwrap(), weight).unwrap_err();
+        assert!(error.to_string().contains("a matrix of 24 x 96 does not fit x of shape"), "{error}");
     }
 }
 

@@ -1,11 +1,43 @@
-//! Products with a plain matrix: `y = x W^T` with `W [N, K]`, or `y = x W` with `W [K, N]`.
+//! Products with a matrix as it lies: `y = x W` with `W [K, N]`, plain or affine-quantized along its rows ([`matmul`]), and what
+//! [`linear`](crate::linear) computes `y = x W^T` of plain matrices `W [N, K]` with.
 //!
-//! Shapes: `x [M, K]`, `y [M, N]`. Weights are float32, float16 or bfloat16; sums are float32.
+//! Shapes: `x [..., K]`, `y [..., N]` in the type of `x`: float32, float16 or bfloat16, as are weights and scales; sums are
+//! float32. Deterministic for a number of threads.
 
 pub(crate) mod host;
+mod node;
+pub mod reference;
+pub mod rows;
 
 use crate::Error;
 use crate::host::element::Floats;
+use strata_tensor::ops::Quantized;
+use strata_tensor::{Array, Result};
+
+/// A matrix `[K, N]`.
+#[derive(Debug, Clone, Copy)]
+pub enum Weight<'a> {
+    /// As it is.
+    Plain(&'a Array),
+    /// Affine-quantized along its rows.
+    Quantized(&'a Quantized),
+}
+
+/// `x W` with the host kernel.
+///
+/// # Errors
+/// Operands that do not fit each other, or a mode other than affine.
+#[track_caller]
+pub fn matmul(x: &Array, weight: Weight<'_>) -> Result<Array> {
+    let (scheme, inputs) = match weight {
+        Weight::Plain(weight) => (None, vec![x, weight]),
+        Weight::Quantized(weight) => {
+            let parts = [x, &weight.weight, &weight.scales].into_iter().chain(&weight.biases);
+            (Some(weight.scheme), parts.collect())
+        }
+    };
+    Ok(strata_tensor::host::apply(node::Matmul { scheme }, &inputs)?.remove(0))
+}
 
 /// A stack of plain matrices `[E, N, K]`; `E` is 1 but for mixtures of experts.
 #[derive(Debug, Clone, Copy)]
@@ -20,7 +52,7 @@ impl<'a> Plain<'a> {
     ///
     /// # Errors
     /// [`Error::Shape`] when the buffer does not hold whole matrices.
-    pub fn new(values: Floats<'a>, rows: usize, columns: usize) -> Result<Self, Error> {
+    pub fn new(values: Floats<'a>, rows: usize, columns: usize) -> std::result::Result<Self, Error> {
         let size = rows * columns;
         if size == 0 || values.is_empty() || !values.len().is_multiple_of(size) {
             return Err(Error::Shape {
