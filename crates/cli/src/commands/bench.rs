@@ -15,7 +15,7 @@ use strata_generate::{Options, TokenStream, check_prompt, prefill};
 use strata_kernels::{host::pool, sample};
 use strata_models::{DecodeStep, Graph};
 use strata_state::{Phase, State, projected_bytes};
-use strata_tensor::{Array, Device, Dtype, async_eval, eval, memory, ops};
+use strata_tensor::{Array, Dtype, async_eval, eval, memory, ops};
 
 /// Times of one run.
 struct Run {
@@ -194,20 +194,22 @@ impl Bench<'_> {
         eval([&greedy(&mut step, &ids, &mut state)?])?;
         let mut plain = state.clone();
         let hidden = self.graph.hidden(&ids, &mut plain, Phase::Decode)?;
-        let plain = count(&plain, &argmax(&self.graph.logits(&hidden)?.squeeze(&[1])?)?)?;
+        let next = argmax(&self.graph.logits(&hidden)?.squeeze(&[1])?, &plain)?;
+        let built = count(&plain, &next)?;
         let next = greedy(&mut step, &ids, &mut state)?;
-        Ok([count(&state, &next)?, plain])
+        Ok([count(&state, &next)?, built])
     }
 }
 
 /// The greedy next ids `[B]` of ids `[B, 1]`.
 fn greedy(step: &mut DecodeStep<'_>, ids: &Array, state: &mut State) -> Result<Array> {
-    argmax(&step.logits(ids, state)?)
+    let logits = step.logits(ids, state)?;
+    argmax(&logits, state)
 }
 
-/// The place of the largest logit of each row, by the host kernel where there is one for it.
-fn argmax(logits: &Array) -> Result<Array> {
-    Ok(if Device::current()? == Device::Cpu { sample::argmax(logits)? } else { logits.argmax(-1, false)? })
+/// The place of the largest logit of each row, by the host kernel where host kernels run.
+fn argmax(logits: &Array, state: &State) -> Result<Array> {
+    Ok(if state.host_kernels() { sample::argmax(logits)? } else { logits.argmax(-1, false)? })
 }
 
 /// Bytes of one row's state at `length` positions.

@@ -116,12 +116,8 @@ impl Layout {
         sums.fill(0.0);
         let mut largest_bits = 0;
         for (at, block) in row.as_chunks::<BLOCK>().0.iter().enumerate() {
-            // Magnitudes compare as integers, and those of infinities and NaN are the largest.
-            let bits = block.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
+            let (bits, step, inverse) = measure(block, 127.0);
             largest_bits = bits.max(largest_bits);
-            let largest = f32::from_bits(bits);
-            let (step, inverse) =
-                if largest < TINY { (0.0, 0.0) } else { (largest / 127.0, 127.0 / largest) };
             // Adding 1.5 * 2^23 leaves the nearest integer in the low bits.
             let rounded: [i32; BLOCK] =
                 std::array::from_fn(|i| i32::from((block[i] * inverse + MAGIC).to_bits() as u8 as i8));
@@ -163,12 +159,8 @@ impl Layout {
         let blocks =
             row.as_chunks::<BLOCK>().0.iter().zip(bytes.as_chunks_mut::<BLOCK>().0.as_chunks_mut::<2>().0);
         for ((block, [first, second]), steps) in blocks.zip(steps.chunks_exact_mut(8 / self.phases)) {
-            // Magnitudes compare as integers, and those of infinities and NaN are the largest.
-            let bits = block.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
+            let (bits, step, inverse) = measure(block, LARGEST);
             largest_bits = bits.max(largest_bits);
-            let largest = f32::from_bits(bits);
-            let (step, inverse) =
-                if largest < TINY { (0.0, 0.0) } else { (largest / LARGEST, LARGEST / largest) };
             let (inverse, mut sum) = (s.splat(inverse), s.splat(0.0));
             let mut dealt = [[0; BLOCK]; 2];
             for at in (0..BLOCK).step_by(S::LANES) {
@@ -193,4 +185,13 @@ impl Layout {
         }
         largest_bits < f32::INFINITY.to_bits()
     }
+}
+
+/// The bits of a block's largest magnitude, the step that makes it `parts`, and the inverse of the step.
+#[inline(always)]
+fn measure(block: &[f32; BLOCK], parts: f32) -> (u32, f32, f32) {
+    // Magnitudes compare as integers, and those of infinities and NaN are the largest.
+    let bits = block.iter().fold(0, |most, x| (x.to_bits() & 0x7fff_ffff).max(most));
+    let largest = f32::from_bits(bits);
+    if largest < TINY { (bits, 0.0, 0.0) } else { (bits, largest / parts, parts / largest) }
 }
