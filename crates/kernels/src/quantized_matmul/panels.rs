@@ -7,7 +7,8 @@
 //! - 2, 4 and 8 bits: word `v` of each row's block, as MLX packs it. Byte `b` of the word holds `8 / BITS` numbers, lowest first;
 //!   *quad* `q` is number `q % (8 / BITS)` of the four bytes of word `q / (8 / BITS)`.
 //! - 5 and 3 bits: the low 4 (2) bits so, then for each quad a bit for each of its bytes, lane after lane: the highest bit.
-//! - 6 bits: the low 4 bits so, then the high 2 bits as 2-bit words, whose quad `q % 4` of word `q / 4` belongs to quad `q`.
+//! - 6 bits: each three words hold four quads, a quad being four columns. The low 6 bits of a byte are its number of the quad of its
+//!   word; what is above them, in the three words together, highest bits first, is the number of the fourth quad.
 //!
 //! Scales and biases are `[panel, group, half, lane]`. A *symmetric* matrix, whose biases are all `-2^(BITS - 1)` times the scales
 //! (GGUF's Q4_0, Q5_0 and Q8_0 are), needs no biases: they are not read.
@@ -146,8 +147,8 @@ pub(crate) fn sizes(scheme: QuantScheme, rows: usize, columns: usize, lanes: usi
 pub(crate) const fn low_bits(bits: usize) -> usize {
     match bits {
         2 | 3 => 2,
-        4..=6 => 4,
-        _ => 8,
+        4 | 5 => 4,
+        bits => bits,
     }
 }
 
@@ -158,6 +159,11 @@ pub(crate) const fn phases(bits: u32) -> usize {
 
 /// Number `column` of a lane of a block.
 fn number(block: &[u32], bits: usize, lanes: usize, lane: usize, column: usize) -> u32 {
+    if bits == 6 {
+        let (first, quad, byte) = (column / 16 * 3, column % 16 / 4, column % 4);
+        let byte = |word: usize| block[(first + word) * lanes + lane] >> (8 * byte) & 0xff;
+        return if quad < 3 { byte(quad) & 63 } else { byte(0) >> 6 << 4 | byte(1) >> 6 << 2 | byte(2) >> 6 };
+    }
     let low = low_bits(bits);
     let phases = 8 / low;
     // Byte and phase within the word; the quad is word and phase together.
@@ -166,13 +172,11 @@ fn number(block: &[u32], bits: usize, lanes: usize, lane: usize, column: usize) 
         word >> (8 * byte + bits * phase) & ((1 << bits) - 1)
     };
     let quad = word * phases + phase;
-    let high = match bits - low {
-        0 => 0,
-        1 => {
-            let bit = quad * 4 * lanes + 4 * lane + byte;
-            block[low * lanes + bit / 32] >> (bit % 32) & 1
-        }
-        _ => field(block[(low + quad / 4) * lanes + lane], byte, 2, quad % 4),
+    let high = if bits == low {
+        0
+    } else {
+        let bit = quad * 4 * lanes + 4 * lane + byte;
+        block[low * lanes + bit / 32] >> (bit % 32) & 1
     };
     field(block[word * lanes + lane], byte, low, phase) | high << low
 }

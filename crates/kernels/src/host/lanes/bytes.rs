@@ -73,17 +73,10 @@ pub trait Bytes: Simd {
             self.load_bytes(words.as_ptr().cast())
         }
     }
-    /// Bytes of `low` with those of `high` above their lowest `SHIFT` bits. Nothing is moved out of a byte.
-    #[inline(always)]
-    fn with_high<const SHIFT: u32>(self, low: Self::I, high: Self::I) -> Self::I {
-        let (mut words, mut above) = ([0_u32; MAX_LANES], [0_u32; MAX_LANES]);
-        unsafe {
-            self.store_bytes(words.as_mut_ptr().cast(), low);
-            self.store_bytes(above.as_mut_ptr().cast(), high);
-            words.iter_mut().zip(above).for_each(|(word, above)| *word |= above << SHIFT);
-            self.load_bytes(words.as_ptr().cast())
-        }
-    }
+    /// The low 6 bits of each byte.
+    fn low_six(self, bytes: Self::I) -> Self::I;
+    /// The two highest bits of each byte of three vectors as one number of 6 bits, the first vector's highest.
+    fn high_twos(self, three: [Self::I; 3]) -> Self::I;
     /// The lowest byte of each lane, to the front of `to`.
     #[inline(always)]
     fn low_bytes(self, numbers: Self::I, to: &mut [i8]) {

@@ -57,22 +57,31 @@ pub(crate) fn pack<E: Copy + Default + Send + Sync>(
     });
 }
 
-/// A block of 3-, 5- or 6-bit numbers of one row: low bits, then what is above them.
+/// A block of 3-, 5- or 6-bit numbers of one row.
 fn split(from: &[u32], bits: usize, to: &mut [u32], lanes: usize, lane: usize) {
     let low = low_bits(bits);
     let phases = 8 / low;
+    let mut put = |word: usize, bits: u32| to[word] |= bits;
+    let own = |word: usize| word * lanes + lane;
     for column in 0..BLOCK {
         let at = column * bits;
         let pair = u64::from(from[at / 32]) | u64::from(from.get(at / 32 + 1).copied().unwrap_or(0)) << 32;
         let number = (pair >> (at % 32)) as u32 & ((1 << bits) - 1);
-        let (word, byte, phase) = (column / (4 * phases), column % (4 * phases) / phases, column % phases);
-        to[word * lanes + lane] |= (number & ((1 << low) - 1)) << (8 * byte + low * phase);
-        let (high, quad) = (number >> low, word * phases + phase);
-        if bits - low == 1 {
-            let bit = quad * 4 * lanes + 4 * lane + byte;
-            to[low * lanes + bit / 32] |= high << (bit % 32);
+        if bits == 6 {
+            let (first, quad, byte) = (column / 16 * 3, column % 16 / 4, column % 4);
+            if quad < 3 {
+                put(own(first + quad), number << (8 * byte));
+            } else {
+                for word in 0..3 {
+                    put(own(first + word), (number >> (4 - 2 * word) & 3) << (8 * byte + 6));
+                }
+            }
         } else {
-            to[(low + quad / 4) * lanes + lane] |= high << (8 * byte + 2 * (quad % 4));
+            let (word, byte, phase) =
+                (column / (4 * phases), column % (4 * phases) / phases, column % phases);
+            put(own(word), (number & ((1 << low) - 1)) << (8 * byte + low * phase));
+            let bit = (word * phases + phase) * 4 * lanes + 4 * lane + byte;
+            put(low * lanes + bit / 32, (number >> low) << (bit % 32));
         }
     }
 }

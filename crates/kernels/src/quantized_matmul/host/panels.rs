@@ -207,9 +207,13 @@ unsafe fn numbers_of<S: Bytes, const BITS: usize>(s: S, block: *const u8, quad: 
                 s.with_bit::<4>(low, block.add(4 * vector + quad * vector / 8))
             }
             _ => {
-                let low = s.phase::<4>(s.load_bytes(block.add(quad / 2 * vector)), quad % 2);
-                let high = s.load_bytes(block.add((4 + quad / 4) * vector));
-                s.with_high::<4>(low, s.phase::<2>(high, quad % 4))
+                let three = block.add(quad / 4 * 3 * vector);
+                let word = |word| s.load_bytes(three.add(word * vector));
+                if quad % 4 < 3 {
+                    s.low_six(word(quad % 4))
+                } else {
+                    s.high_twos([word(0), word(1), word(2)])
+                }
             }
         }
     }

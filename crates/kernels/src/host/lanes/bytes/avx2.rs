@@ -68,13 +68,16 @@ impl Bytes for Avx2 {
         }
     }
     #[inline(always)]
-    fn with_high<const SHIFT: u32>(self, low: __m256i, high: __m256i) -> __m256i {
+    fn low_six(self, bytes: __m256i) -> __m256i {
+        unsafe { _mm256_and_si256(bytes, _mm256_set1_epi8(0x3f)) }
+    }
+    #[inline(always)]
+    fn high_twos(self, [a, b, c]: [__m256i; 3]) -> __m256i {
         unsafe {
-            let high = match SHIFT {
-                4 => _mm256_slli_epi16::<4>(high),
-                other => _mm256_sll_epi16(high, _mm_cvtsi32_si128(other as i32)),
-            };
-            _mm256_or_si256(low, high)
+            let a = _mm256_and_si256(_mm256_srli_epi16::<2>(a), _mm256_set1_epi8(0x30));
+            let b = _mm256_and_si256(_mm256_srli_epi16::<4>(b), _mm256_set1_epi8(0x0c));
+            let c = _mm256_and_si256(_mm256_srli_epi16::<6>(c), _mm256_set1_epi8(0x03));
+            _mm256_or_si256(_mm256_or_si256(a, b), c)
         }
     }
     #[inline(always)]

@@ -67,8 +67,18 @@ impl Bytes for Avx512 {
         }
     }
     #[inline(always)]
-    fn with_high<const SHIFT: u32>(self, low: __m512i, high: __m512i) -> __m512i {
-        unsafe { _mm512_or_si512(low, _mm512_slli_epi16::<SHIFT>(high)) }
+    fn low_six(self, bytes: __m512i) -> __m512i {
+        unsafe { _mm512_and_si512(bytes, _mm512_set1_epi8(0x3f)) }
+    }
+    #[inline(always)]
+    fn high_twos(self, [a, b, c]: [__m512i; 3]) -> __m512i {
+        // Where the first operand has ones the second, elsewhere the third.
+        const CHOOSE: i32 = 0xca;
+        unsafe {
+            let (a, b, c) = (_mm512_srli_epi16::<2>(a), _mm512_srli_epi16::<4>(b), _mm512_srli_epi16::<6>(c));
+            let two = _mm512_ternarylogic_epi64::<CHOOSE>(_mm512_set1_epi8(0x30), a, b);
+            self.low_six(_mm512_ternarylogic_epi64::<CHOOSE>(_mm512_set1_epi8(0x03), c, two))
+        }
     }
     #[inline(always)]
     fn low_bytes(self, numbers: __m512i, to: &mut [i8]) {

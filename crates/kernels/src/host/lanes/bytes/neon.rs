@@ -50,6 +50,15 @@ impl Bytes for Neon {
         unsafe { vld1q_u8(portable::odd::<BITS, 16>(from, count).as_ptr()) }
     }
     #[inline(always)]
+    fn low_six(self, bytes: uint8x16_t) -> uint8x16_t {
+        unsafe { vandq_u8(bytes, vdupq_n_u8(0x3f)) }
+    }
+    #[inline(always)]
+    fn high_twos(self, [a, b, c]: [uint8x16_t; 3]) -> uint8x16_t {
+        // Each keeps its two highest bits; what is shifted right goes below them.
+        unsafe { vshrq_n_u8::<2>(vsriq_n_u8::<2>(a, vsriq_n_u8::<2>(b, c))) }
+    }
+    #[inline(always)]
     fn dot<const WIDE: bool>(self, sums: uint8x16_t, u: uint8x16_t, s: uint8x16_t) -> uint8x16_t {
         unsafe {
             let s = vreinterpretq_s8_u8(s);

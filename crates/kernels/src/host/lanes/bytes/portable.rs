@@ -45,6 +45,14 @@ impl Bytes for Portable {
         unsafe { odd::<BITS, 16>(from, count) }
     }
     #[inline(always)]
+    fn low_six(self, bytes: Sixteen) -> Sixteen {
+        bytes.map(|byte| byte & 0x3f)
+    }
+    #[inline(always)]
+    fn high_twos(self, [a, b, c]: [Sixteen; 3]) -> Sixteen {
+        from_fn(|i| a[i] >> 6 << 4 | b[i] >> 6 << 2 | c[i] >> 6)
+    }
+    #[inline(always)]
     fn dot<const WIDE: bool>(self, sums: Sixteen, u: Sixteen, s: Sixteen) -> Sixteen {
         let old = integers(sums);
         bytes(from_fn(|lane| {
