@@ -1,17 +1,20 @@
 //! Linear layers at the sizes of SmolLM2-135M, next to what the machine can do.
 //!
-//! Bandwidth counts packed weights, scales and biases once a call; operations count two for each weight and row.
+//! Matrices are packed, as models have them. Bandwidth counts numbers, scales and biases once a call; operations count two for each
+//! weight and row.
 
 mod ceilings;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use half::{bf16, f16};
 use strata_contracts::QuantScheme;
+use strata_kernels::host::Level;
 use strata_kernels::host::element::Floats;
 use strata_kernels::linear::host::{self, Call, Finish, Linear, Matrix, Norm};
-use strata_kernels::linear::{Activation, Arithmetic};
+use strata_kernels::linear::{Activation, Arithmetic, Packed};
 use strata_kernels::matmul::Plain;
-use strata_kernels::quantized_matmul::Quantized;
+use strata_kernels::quantized_matmul::panels::Panels;
+use strata_tensor::{Array, ops};
 
 const HIDDEN: usize = 576;
 const INNER: usize = 1536;
@@ -20,7 +23,7 @@ const LAYERS: usize = 30;
 const VOCABULARY: usize = 49152;
 
 struct Weights {
-    packed: Vec<u32>,
+    words: Vec<u32>,
     scales: Vec<f16>,
     biases: Vec<f16>,
     scheme: QuantScheme,
@@ -32,23 +35,30 @@ impl Weights {
     fn new(bits: u32, group: u32, rows: usize, columns: usize) -> Self {
         let scheme = QuantScheme::affine(bits, group).unwrap();
         let words = rows * scheme.packed_columns(columns).unwrap();
-        let packed = (0..words as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
+        let numbers: Vec<u32> = (0..words as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
         // Mean 0, so that a chain of layers stays finite: rows with infinities take another path.
         let (scale, groups) = (0.1 / (1 << bits) as f32, rows * columns / group as usize);
-        let scales = vec![f16::from_f32(scale); groups];
-        let biases = vec![f16::from_f32(-scale * ((1 << bits) - 1) as f32 / 2.0); groups];
-        Self { packed, scales, biases, scheme, rows, columns }
+        let factors = |value: f32| {
+            let values = vec![f16::from_f32(value); groups];
+            Array::from_slice(&values, [rows as i32, (groups / rows) as i32]).unwrap()
+        };
+        let weight = Array::from_slice(&numbers, [rows as i32, (words / rows) as i32]).unwrap();
+        let biases = Some(factors(-scale * ((1 << bits) - 1) as f32 / 2.0));
+        let packed = Packed::new(&ops::Quantized { weight, scales: factors(scale), biases, scheme }).unwrap();
+        let values = |x: &Array| x.to_vec::<f16>().unwrap();
+        let (scales, biases) = (values(&packed.scales), values(packed.biases.as_ref().unwrap()));
+        Self { words: packed.words.to_vec().unwrap(), scales, biases, scheme, rows, columns }
     }
 
     fn linear(&self) -> Linear<'_> {
         let (scales, biases) = (Floats::F16(&self.scales), Floats::F16(&self.biases));
-        let matrix =
-            Quantized::new(&self.packed, scales, biases, self.scheme, self.rows, self.columns).unwrap();
-        Linear { matrix: Matrix::Quantized(matrix), bias: None }
+        let (scheme, rows, columns) = (self.scheme, self.rows, self.columns);
+        let panels = Panels::new(Level::best(), &self.words, scales, Some(biases), scheme, rows, columns);
+        Linear { matrix: Matrix::Panels(panels.unwrap()), bias: None }
     }
 
     fn bytes(&self) -> u64 {
-        (self.packed.len() * 4 + self.scales.len() * 4) as u64
+        (self.words.len() * 4 + self.scales.len() * 4) as u64
     }
 }
 
@@ -136,7 +146,7 @@ fn token(c: &mut Criterion) {
     let bytes = layers.iter().map(Layer::bytes).sum::<u64>() + head.bytes();
     let mut group = c.benchmark_group("token_4bit");
     group.throughput(Throughput::Bytes(bytes));
-    for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
+    for (name, arithmetic) in [("integer", Arithmetic::Integer), ("float", Arithmetic::Float)] {
         for rows in [1, 2, 4, 8] {
             let mut buffers = Buffers::new(rows);
             let mut logits = vec![f16::ZERO; rows * VOCABULARY];
@@ -158,7 +168,7 @@ fn prompt(c: &mut Criterion) {
     let layer = Layer::new(4);
     let weights = (2 * HIDDEN * HIDDEN + 2 * KEYS * HIDDEN + 3 * HIDDEN * INNER) as u64;
     let mut group = c.benchmark_group("prompt_layer_4bit");
-    for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
+    for (name, arithmetic) in [("integer", Arithmetic::Integer), ("float", Arithmetic::Float)] {
         for rows in [16, 64, 512] {
             let mut buffers = Buffers::new(rows);
             group.throughput(Throughput::Elements(2 * weights * rows as u64));
@@ -179,7 +189,7 @@ fn widths(c: &mut Criterion) {
             let x = vec![f16::from_f32(0.3); HIDDEN];
             let mut out = vec![f16::ZERO; weights.rows];
             group.throughput(Throughput::Bytes(weights.bytes()));
-            for (name, arithmetic) in [("int8", Arithmetic::Integer), ("float", Arithmetic::Float)] {
+            for (name, arithmetic) in [("integer", Arithmetic::Integer), ("float", Arithmetic::Float)] {
                 group.bench_function(BenchmarkId::new(name, format!("{bits}bit_{size}")), |b| {
                     b.iter(|| {
                         host::run(&call(&x, &[weights.linear()], arithmetic), &mut [&mut out]).unwrap();

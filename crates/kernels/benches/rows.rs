@@ -62,8 +62,7 @@ fn benches(criterion: &mut Criterion) {
         }
         let q: Vec<f16> = values(rows * 9 * 64);
         let mut out = q.clone();
-        let settings =
-            Rope { frequencies: inverse_frequencies(1e5, 64).into(), traditional: false, scale: 1.0 };
+        let settings = Rope::fixed(inverse_frequencies(1e5, 64));
         bytes(&mut group, rows * 9 * 64 * 4);
         group.bench_function(format!("rope float16 9x{rows}x64"), |bencher| {
             let q = Heads::contiguous("bench", "q", &q, [1, 9, rows, 64], Layout::PositionsFirst).unwrap();

@@ -21,6 +21,7 @@ pub mod append;
 pub mod attention;
 pub mod causal_conv;
 mod error;
+pub mod experts;
 pub mod gated_activation;
 pub mod gated_delta;
 pub mod host;

@@ -11,7 +11,8 @@ use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
 use strata_kernels::rope::{self, Rope};
 use strata_kernels::{
-    causal_conv, gated_delta, layer_norm, matmul, paged_attention, quantized_attention, rms_norm, sample,
+    causal_conv, experts, gated_delta, layer_norm, matmul, paged_attention, quantized_attention, rms_norm,
+    sample,
 };
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
@@ -95,6 +96,30 @@ fn rotations_equal_their_references() {
                 close(&got, &rope::reference::rope(&x, &rope, offset).unwrap(), 8.0 * bound);
             }
         }
+    }
+}
+
+#[test]
+fn routes_and_sums_of_experts_equal_their_references() {
+    for (dtype, bound) in FLOATS {
+        // Multiples of a number that no two of a row share: half types keep them apart.
+        let logits: Vec<f32> = (0..2 * 3 * 12).map(|i| ((i * 7) % 12) as f32 * 0.25 - 1.0).collect();
+        let logits = Array::from_slice(&logits, [2, 3, 12]).unwrap().astype(dtype).unwrap();
+        for (k, normalised) in [(1, true), (4, true), (12, false)] {
+            let (chosen, shares) = experts::route(&logits, k, normalised).unwrap();
+            let expected = experts::reference::route(&logits, k, normalised).unwrap();
+            assert_eq!(chosen.to_vec::<u32>().unwrap(), expected.0.to_vec::<u32>().unwrap());
+            close(&shares, &expected.1, 4.0 * bound);
+            let (said, residual) = (normal(&[2, 3, k as i32, 40], 1, dtype), normal(&[2, 3, 40], 2, dtype));
+            let got = experts::combine(&residual, &said, &shares).unwrap();
+            close(&got, &experts::reference::combine(&residual, &said, &shares).unwrap(), 8.0 * bound);
+        }
+        assert!(
+            experts::route(&logits, 13, true).unwrap_err().to_string().contains("cannot choose 13 of 12")
+        );
+        let (said, residual) = (normal(&[2, 3, 4, 40], 1, dtype), normal(&[2, 3, 41], 2, dtype));
+        let (_, shares) = experts::route(&logits, 4, true).unwrap();
+        assert!(experts::combine(&residual, &said, &shares).unwrap_err().to_string().contains("do not fit"));
     }
 }
 

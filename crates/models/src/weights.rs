@@ -29,6 +29,22 @@ pub(crate) enum Matrix {
     Quantized(Quantized),
 }
 
+impl Matrix {
+    /// Rows `start .. stop`.
+    pub(crate) fn rows(&self, start: i32, stop: i32) -> Result<Self> {
+        let rows = |x: &Array| x.slice_axis(0, start, stop);
+        Ok(match self {
+            Self::Dense(w) => Self::Dense(rows(w)?),
+            Self::Quantized(q) => Self::Quantized(Quantized {
+                weight: rows(&q.weight)?,
+                scales: rows(&q.scales)?,
+                biases: q.biases.as_ref().map(rows).transpose()?,
+                scheme: q.scheme,
+            }),
+        })
+    }
+}
+
 impl<'a> Source<'a> {
     pub(crate) fn new(
         family: &'static str,
@@ -111,7 +127,7 @@ impl<'a> Source<'a> {
             // Settings that say "not quantized" of a plain matrix have been heeded.
             self.heed_entry(path);
             let view = self.float_view(&weight, &with(leading, columns))?;
-            return Ok(Matrix::Dense(self.part(view, leading)?));
+            return Ok(Matrix::Dense(self.part(view)?));
         }
         let packed = self.take(&weight)?;
         let scales = self.take(&scales_name)?;
@@ -131,7 +147,7 @@ impl<'a> Source<'a> {
         check_shape(&scales_name, &scales, &with(leading, groups))?;
         let biases = if scheme.has_biases() {
             let view = self.float_view(&format!("{path}.biases"), &with(leading, groups))?;
-            Some(self.part(view, leading)?)
+            Some(self.part(view)?)
         } else {
             None
         };
@@ -142,7 +158,7 @@ impl<'a> Source<'a> {
         }
         Ok(Matrix::Quantized(Quantized {
             weight: array(packed)?,
-            scales: self.part(scales, leading)?,
+            scales: self.part(scales)?,
             biases,
             scheme,
         }))
@@ -196,9 +212,9 @@ impl<'a> Source<'a> {
     }
 
     /// A part of a matrix. Host kernels read every type beside every other, so there the file's type stays: half types
-    /// are half the bytes. Stacks of experts go through MLX, which wants one type.
-    fn part(&self, view: TensorView, leading: &[i32]) -> Result<Array> {
-        if self.host_kernels && leading.len() == 1 { array(view) } else { self.converted(view) }
+    /// are half the bytes.
+    fn part(&self, view: TensorView) -> Result<Array> {
+        if self.host_kernels { array(view) } else { self.converted(view) }
     }
 
     /// The tensor in the composition's type, if it is of a floating-point one.

@@ -84,7 +84,7 @@ impl Body for Dots {
                 *sum = s.dot::<true>(*sum, bytes, bytes);
             }
         }
-        out(s, sums.into_iter().map(|sum| s.as_floats(sum)))
+        out(s, sums.into_iter().map(|sum| s.to_floats(sum)))
     }
 }
 

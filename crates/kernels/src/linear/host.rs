@@ -45,7 +45,6 @@ pub fn run<T: Lane>(call: &Call<'_, T>, outputs: &mut [&mut [T]]) -> Result<(), 
 pub fn run_at<T: Lane>(level: Level, call: &Call<'_, T>, outputs: &mut [&mut [T]]) -> Result<(), Error> {
     call.check(outputs.iter().map(|output| output.len()))?;
     let layout = |linear: &Linear<'_>| match (linear.matrix, call.arithmetic) {
-        (Matrix::Quantized(matrix), Arithmetic::Integer) => Some(Layout::new(level, matrix)),
         (Matrix::Panels(matrix), Arithmetic::Integer) => Some(matrix.layout()),
         _ => None,
     };
@@ -222,7 +221,7 @@ impl<T: Lane> Work<'_, T> {
         let matrix = match matrix {
             Matrix::Plain(matrix) => Matrix::Plain(matrix.matrix(self.span.expert)),
             Matrix::Quantized(matrix) => Matrix::Quantized(matrix.matrix(self.span.expert)),
-            Matrix::Panels(matrix) => Matrix::Panels(matrix),
+            Matrix::Panels(matrix) => Matrix::Panels(matrix.matrix(self.span.expert)),
         };
         strip::multiply(self.level, matrix, bias, self.prepared, rows, columns, stride, out);
     }

@@ -38,7 +38,7 @@ pub enum Weight<'a> {
     Plain(&'a Array),
     /// `[N, K]`, affine.
     Quantized(&'a Quantized),
-    /// `[N, K]`, affine, packed for this machine; not a stack.
+    /// `[N, K]`, affine, packed for this machine.
     Packed(&'a Packed),
 }
 
@@ -84,13 +84,12 @@ pub enum Finish<'a> {
     Gate(Activation),
 }
 
-/// How products with quantized matrices are computed.
+/// How products with packed matrices are computed; others are always computed in float32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arithmetic {
     /// Float32 throughout.
     Float,
-    /// Activations rounded in blocks of 32: to 16 bits for packed weights, to int8 for others. Rows with infinities or NaN
-    /// take the float path.
+    /// Activations are rounded to 16 bits in blocks of 32. Rows with infinities or NaN are computed in float32.
     Integer,
 }
 

@@ -4,7 +4,7 @@
 //! matrix or packed numbers, scales and biases, and its own bias if there is one.
 
 use super::host::{self, Call, Matrix, Route};
-use super::{Activation, Arithmetic, Finish, Input, Linear, Norm, Weight};
+use super::{Activation, Arithmetic, Finish, Input, Linear, Norm, Packed, Weight};
 use crate::host::Level;
 use crate::host::lanes::Lane;
 use crate::host::memory::{floats, row_major};
@@ -54,7 +54,8 @@ pub(super) fn apply(
             }
             Weight::Packed(weight) => {
                 inputs.extend(weight.arrays());
-                Form::Packed(weight.scheme, weight.rows, weight.biases.is_none())
+                let Packed { scheme, rows, count, .. } = *weight;
+                Form::Packed { scheme, rows, count, symmetric: weight.biases.is_none() }
             }
         };
         inputs.extend(linear.bias);
@@ -98,8 +99,13 @@ struct Map {
 enum Form {
     Plain,
     Quantized(QuantScheme),
-    /// Panels of so many rows; symmetric ones have no biases.
-    Packed(QuantScheme, i32, bool),
+    /// Panels of so many matrices of so many rows; symmetric ones have no biases.
+    Packed {
+        scheme: QuantScheme,
+        rows: i32,
+        count: i32,
+        symmetric: bool,
+    },
 }
 
 #[derive(PartialEq, Clone, Copy)]
@@ -175,12 +181,12 @@ impl Spec {
                     check_factors([next()?, next()?], &groups, *columns, scheme)?;
                     outputs
                 }
-                Form::Packed(scheme, outputs, symmetric) => {
+                Form::Packed { scheme, rows: outputs, count, symmetric } => {
                     let &[panels, vectors, lanes] = weight.shape.as_slice() else {
                         return Err(format!("a packed weight has 3 dimensions, not shape {}", weight.shape));
                     };
                     let fits = vectors == columns / BLOCK as i32 * scheme.bits() as i32 * HALVES as i32;
-                    if !fits || columns % BLOCK as i32 != 0 || self.experts {
+                    if !fits || columns % BLOCK as i32 != 0 || !(self.experts || count == 1) {
                         return Err(format!(
                             "a packed weight of shape {} does not fit x of shape {}",
                             weight.shape, x.shape
@@ -195,12 +201,14 @@ impl Spec {
             };
             if map.bias {
                 let bias = next()?;
-                let fits = bias.shape.last() == Some(&outputs)
-                    && bias.shape[..bias.shape.len() - 1] == weight.shape[..stack];
-                if !fits {
+                let expected: SmallVec<[i32; 2]> = match map.form {
+                    Form::Packed { count, .. } if self.experts => smallvec![count, outputs],
+                    _ => weight.shape[..stack].iter().copied().chain([outputs]).collect(),
+                };
+                if bias.shape[..] != expected[..] {
                     return Err(format!(
-                        "a bias of shape {} does not fit a weight of shape {}",
-                        bias.shape, weight.shape
+                        "a bias of shape {} does not fit a weight that needs {expected:?}",
+                        bias.shape
                     ));
                 }
             }
@@ -254,7 +262,7 @@ impl Spec {
                     Quantized::new(weight.slice()?, scales, biases, scheme, rows(weight), columns)
                         .map(Matrix::Quantized)
                 }
-                Form::Packed(scheme, rows, symmetric) => {
+                Form::Packed { scheme, rows, symmetric, .. } => {
                     let (words, rows) = (weight.slice()?, rows as usize);
                     let scales = floats(next()?)?;
                     let biases = if symmetric { None } else { Some(floats(next()?)?) };

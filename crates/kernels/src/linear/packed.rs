@@ -1,4 +1,4 @@
-//! A weight matrix packed for this machine, and the node of MLX's graph that packs it. Inputs: packed numbers, scales and
+//! A weight matrix, or a stack of them, packed for this machine, and the node of MLX's graph that packs it. Inputs: packed numbers, scales and
 //! biases as MLX has them; outputs: those of [`panels`](crate::quantized_matmul::panels).
 
 use crate::host::Level;
@@ -14,10 +14,10 @@ use strata_contracts::{Dtype, QuantScheme};
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
 use strata_tensor::{Array, Result, ops};
 
-/// A matrix in panels, as arrays.
+/// A matrix in panels, or a stack of them, as arrays.
 #[derive(Debug, Clone)]
 pub struct Packed {
-    /// uint32 `[panels, blocks * 2 * BITS, lanes]`.
+    /// uint32 `[panels, blocks * 2 * BITS, lanes]`, the panels of all matrices.
     pub words: Array,
     /// `[panels, groups, 2 * lanes]`.
     pub scales: Array,
@@ -25,15 +25,17 @@ pub struct Packed {
     pub biases: Option<Array>,
     /// Bits and group size.
     pub scheme: QuantScheme,
-    /// Output features `N`.
+    /// Output features `N` of each matrix.
     pub rows: i32,
+    /// Matrices: more than one for mixtures of experts.
+    pub count: i32,
 }
 
 impl Packed {
-    /// Packs a matrix `[N, K]` for this machine, when the arrays are first used. Scales and biases are looked at now.
+    /// Packs a matrix `[N, K]`, or a stack `[E, N, K]`, for this machine, when the arrays are first used. Scales and biases are looked at now.
     ///
     /// # Errors
-    /// Modes other than affine, a stack of matrices, parts that do not fit each other.
+    /// Modes other than affine, parts that do not fit each other.
     #[track_caller]
     pub fn new(matrix: &ops::Quantized) -> Result<Self> {
         let mut inputs: SmallVec<[&Array; 3]> = smallvec![&matrix.weight, &matrix.scales];
@@ -43,7 +45,9 @@ impl Packed {
         let mut next = || parts.next().expect("three outputs");
         let (words, scales, biases) = (next(), next(), next());
         let biases = if is_symmetric(matrix)? { None } else { Some(biases) };
-        Ok(Self { words, scales, biases, scheme: matrix.scheme, rows: matrix.weight.dim(0) })
+        let (rows, count) =
+            (matrix.weight.dim(-2), if matrix.weight.ndim() == 3 { matrix.weight.dim(0) } else { 1 });
+        Ok(Self { words, scales, biases, scheme: matrix.scheme, rows, count })
     }
 
     /// The arrays.
@@ -86,22 +90,25 @@ impl HostKernel for Pack {
         let [packed, scales, biases] = inputs else {
             return Err("takes packed numbers, scales and biases".to_owned());
         };
-        let (&[rows, words], &[same, groups]) = (packed.shape.as_slice(), scales.shape.as_slice()) else {
-            return Err(format!("takes one matrix, not {} with scales {}", packed.shape, scales.shape));
+        let (&[ref stack @ .., rows, words], &[.., groups]) =
+            (packed.shape.as_slice(), scales.shape.as_slice())
+        else {
+            return Err(format!("takes matrices, not {} with scales {}", packed.shape, scales.shape));
         };
         let columns = groups * self.scheme.group_size() as i32;
         let fits = packed.dtype == Dtype::Uint32
             && scales == biases
-            && rows == same
+            && stack.len() < 2
+            && scales.shape[..scales.shape.len() - 1] == packed.shape[..packed.shape.len() - 1]
             && self.scheme.packed_columns(columns as usize).is_ok_and(|expected| expected == words as usize);
         if !fits {
             return Err(format!(
-                "packed numbers {} {}, scales {} and biases {} are not one matrix",
+                "packed numbers {} {}, scales {} and biases {} are not one matrix or stack",
                 packed.dtype, packed.shape, scales.shape, biases.shape
             ));
         }
         let (lanes, width) = (self.lanes as i32, (HALVES * self.lanes) as i32);
-        let panels = (rows + width - 1) / width;
+        let panels = stack.first().unwrap_or(&1) * ((rows + width - 1) / width);
         let vectors = columns / BLOCK as i32 * self.scheme.bits() as i32 * HALVES as i32;
         let factors = Meta { dtype: scales.dtype, shape: [panels, groups, width].into() };
         let words = Meta { dtype: Dtype::Uint32, shape: [panels, vectors, lanes].into() };
@@ -116,8 +123,9 @@ impl HostKernel for Pack {
 impl Pack {
     fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
         let [words, scales, biases] = outputs else { return Err("has three outputs".to_owned()) };
-        let rows = inputs[0].shape()[0] as usize;
-        let columns = inputs[1].shape()[1] as usize * self.scheme.group_size() as usize;
+        let rows = inputs[0].shape()[inputs[0].shape().len() - 2] as usize;
+        let columns =
+            inputs[1].shape()[inputs[1].shape().len() - 1] as usize * self.scheme.group_size() as usize;
         let factors = [floats(&inputs[1])?, floats(&inputs[2])?];
         let matrix = Quantized::new(inputs[0].slice()?, factors[0], factors[1], self.scheme, rows, columns)
             .map_err(|error| error.to_string())?;

@@ -100,7 +100,9 @@ impl<E: AsFloats> Table<E> {
 
     /// Words, scales and biases in panels.
     fn packed(&self, level: Level) -> (Vec<u32>, [Vec<E>; 2]) {
-        let [words, factors] = sizes(self.scheme, self.rows, self.columns, level.lanes());
+        let count = self.view().count();
+        let [words, factors] =
+            sizes(self.scheme, self.rows, self.columns, level.lanes()).map(|size| count * size);
         let mut words = vec![7; words];
         let [mut scales, mut biases] = [vec![E::default(); factors], vec![E::default(); factors]];
         let from = [&self.scales[..], &self.biases[..]];
@@ -112,10 +114,15 @@ impl<E: AsFloats> Table<E> {
         let (scales, biases) = (E::floats(scales), E::floats(biases));
         Panels::new(level, words, scales, Some(biases), self.scheme, self.rows, self.columns).unwrap()
     }
+
+    fn in_panels<'a>(&self, level: Level, packed: &'a (Vec<u32>, [Vec<E>; 2])) -> Linear<'a> {
+        Linear { matrix: Matrix::Panels(self.panels(level, packed)), bias: None }
+    }
 }
 
 /// `x` as integer arithmetic sees it: blocks of 32 in steps of a part of the largest.
-fn rounded(x: &[f32], parts: f32) -> Vec<f64> {
+fn rounded(x: &[f32]) -> Vec<f64> {
+    let parts = 127.0 * 255.0;
     let round = |block: &[f32]| {
         let largest = block.iter().fold(0_f32, |most, x| most.max(x.abs()));
         let (step, inverse) = if largest < 1e-30 { (0.0, 0.0) } else { (largest / parts, parts / largest) };
@@ -166,27 +173,24 @@ fn quantized_product<T: Lane, E: AsFloats>(scheme: (u32, u32), sizes: &[(usize, 
         let table = Table::<E>::new(&mut random, scheme, 1, width, columns);
         let x: Vec<T> = random.values(rows * columns);
         let exact: Vec<f64> = wide(&x).into_iter().map(f64::from).collect();
-        let int8 = wide(&x).chunks(columns).flat_map(|row| rounded(row, 127.0)).collect();
-        let int16 = wide(&x).chunks(columns).flat_map(|row| rounded(row, 127.0 * 255.0)).collect();
+        let int16 = wide(&x).chunks(columns).flat_map(rounded).collect();
         for level in Level::available() {
-            for (arithmetic, x64, packed64) in
-                [(Arithmetic::Float, &exact, &exact), (Arithmetic::Integer, &int8, &int16)]
-            {
+            for (arithmetic, packed64) in [(Arithmetic::Float, &exact), (Arithmetic::Integer, &int16)] {
                 let what = format!("{level:?} {arithmetic:?} {scheme:?} M {rows} N {width} K {columns}");
                 let mut out = vec![T::default(); rows * width];
                 run_at(level, &call(&x, &[table.linear()], arithmetic), &mut [&mut out]).unwrap();
-                check_product(&out, x64, &table.values, columns, &what);
+                check_product(&out, &exact, &table.values, columns, &what);
                 let packed = table.packed(level);
-                let panels = Linear { matrix: Matrix::Panels(table.panels(level, &packed)), bias: None };
                 out.fill(T::default());
-                run_at(level, &call(&x, &[panels], arithmetic), &mut [&mut out]).unwrap();
+                let panels = [table.in_panels(level, &packed)];
+                run_at(level, &call(&x, &panels, arithmetic), &mut [&mut out]).unwrap();
                 check_product(&out, packed64, &table.values, columns, &format!("{what} in panels"));
             }
         }
     }
 }
 
-/// Row counts on both sides of the border between the two int8 bodies; widths around tiles; groups around windows.
+/// Row counts around the tiles of rows and the border of streaming; widths around panels and tiles.
 const SIZES: &[(usize, usize, usize)] = &[
     (1, 1, 1),
     (1, 37, 5),
@@ -229,7 +233,7 @@ fn panels_of_another_size_are_refused() {
     };
     assert!(new(words, 40, 64).is_ok());
     let error = new(&words[1..], 40, 64).unwrap_err().to_string();
-    assert!(error.contains("40 x 64 in panels of 4 but has 319 values"), "{error}");
+    assert!(error.contains("1 of 40 x 64 in panels of 4 but has 319 values"), "{error}");
     assert!(new(words, 41, 64).is_err() && new(words, 40, 96).is_err());
 }
 
@@ -256,18 +260,13 @@ fn extreme_numbers_do_not_saturate() {
                     let (packed_scales, packed_biases) = (Floats::F32(&to[0]), Some(Floats::F32(&to[1])));
                     let panels =
                         Panels::new(level, &words, packed_scales, packed_biases, scheme, width, columns);
-                    for matrix in [Matrix::Quantized(matrix), Matrix::Panels(panels.unwrap())] {
-                        let mut out = vec![0_f32; rows * width];
-                        let linear = Linear { matrix, bias: None };
-                        run_at(level, &call(&x, &[linear], Arithmetic::Integer), &mut [&mut out]).unwrap();
-                        let expected = sign * 127.0 * largest * columns as f32;
-                        // In panels a step is not a whole number, so sums are rounded.
-                        let slack = if let Matrix::Panels(_) = matrix { 1e-6 * expected.abs() } else { 0.0 };
-                        assert!(
-                            out.iter().all(|&y| (y - expected).abs() <= slack),
-                            "{level:?} {bits} {out:?}"
-                        );
-                    }
+                    let linear = Linear { matrix: Matrix::Panels(panels.unwrap()), bias: None };
+                    let mut out = vec![0_f32; rows * width];
+                    run_at(level, &call(&x, &[linear], Arithmetic::Integer), &mut [&mut out]).unwrap();
+                    let expected = sign * 127.0 * largest * columns as f32;
+                    // A step is not a whole number, so sums are rounded.
+                    let slack = 1e-6 * expected.abs();
+                    assert!(out.iter().all(|&y| (y - expected).abs() <= slack), "{level:?} {bits} {out:?}");
                 }
             }
         }
@@ -355,9 +354,10 @@ fn a_gated_pair_gives_the_activated_product() {
     };
     for rows in [1, 9] {
         let x: Vec<f32> = random.values(rows * columns);
-        let x8: Vec<f64> = x.chunks(columns).flat_map(|row| rounded(row, 127.0)).collect();
-        let linears = [gate.linear(), up.linear()];
+        let x16: Vec<f64> = x.chunks(columns).flat_map(rounded).collect();
         for level in Level::available() {
+            let packed = [gate.packed(level), up.packed(level)];
+            let linears = [gate.in_panels(level, &packed[0]), up.in_panels(level, &packed[1])];
             for activation in [Activation::Silu, Activation::GeluTanh] {
                 let mut out = vec![0_f32; rows * width];
                 let finish = Finish::Gate(activation);
@@ -367,7 +367,7 @@ fn a_gated_pair_gives_the_activated_product() {
                     let (m, n) = (at / width, at % width);
                     let product = |table: &Table<f32>| -> f64 {
                         let w = &table.values[n * columns..][..columns];
-                        x8[m * columns..][..columns].iter().zip(w).map(|(x, w)| x * w).sum()
+                        x16[m * columns..][..columns].iter().zip(w).map(|(x, w)| x * w).sum()
                     };
                     let act = if activation == Activation::Silu {
                         silu(product(&gate))
@@ -393,15 +393,17 @@ fn several_matrices_of_several_schemes_share_an_input() {
     let b = Table::<f16>::new(&mut random, (4, 32), 1, 17, columns);
     let c = Table::<f32>::new(&mut random, (6, 64), 1, 9, columns);
     let x: Vec<f32> = random.values(rows * columns);
-    let x8: Vec<f64> = x.chunks(columns).flat_map(|row| rounded(row, 127.0)).collect();
+    let x64: Vec<f64> = x.iter().copied().map(f64::from).collect();
+    let x16: Vec<f64> = x.chunks(columns).flat_map(rounded).collect();
     for level in Level::available() {
         let (mut ya, mut yb, mut yc) =
             (vec![0_f32; rows * 40], vec![0_f32; rows * 17], vec![0_f32; rows * 9]);
-        let linears = [a.linear(), b.linear(), c.linear()];
+        let (packed_a, packed_c) = (a.packed(level), c.packed(level));
+        let linears = [a.in_panels(level, &packed_a), b.linear(), c.in_panels(level, &packed_c)];
         run_at(level, &call(&x, &linears, Arithmetic::Integer), &mut [&mut ya, &mut yb, &mut yc]).unwrap();
-        check_product(&ya, &x8, &a.values, columns, "first");
-        check_product(&yb, &x8, &b.values, columns, "second");
-        check_product(&yc, &x8, &c.values, columns, "third");
+        check_product(&ya, &x16, &a.values, columns, "first");
+        check_product(&yb, &x64, &b.values, columns, "second");
+        check_product(&yc, &x16, &c.values, columns, "third");
     }
 }
 
@@ -418,9 +420,12 @@ fn routes_choose_row_and_expert() {
             expert: if i < 20 { 3 } else { random.word() % experts as u32 },
         })
         .collect();
-    let linears = [Linear { bias: Some(Floats::F32(&bias)), ..table.linear() }];
     for level in Level::available() {
-        for arithmetic in [Arithmetic::Float, Arithmetic::Integer] {
+        let packed = table.packed(level);
+        let matrices = [table.linear(), table.in_panels(level, &packed), table.in_panels(level, &packed)];
+        let arithmetics = [Arithmetic::Float, Arithmetic::Float, Arithmetic::Integer];
+        for (linear, arithmetic) in matrices.into_iter().zip(arithmetics) {
+            let linears = [Linear { bias: Some(Floats::F32(&bias)), ..linear }];
             let mut out = vec![0_f32; routes.len() * width];
             let call = Call { routes: Some(&routes), ..call(&x, &linears, arithmetic) };
             run_at(level, &call, &mut [&mut out]).unwrap();
@@ -429,7 +434,7 @@ fn routes_choose_row_and_expert() {
                 let x = &x[row * columns..][..columns];
                 let x: Vec<f64> = match arithmetic {
                     Arithmetic::Float => x.iter().copied().map(f64::from).collect(),
-                    Arithmetic::Integer => rounded(x, 127.0),
+                    Arithmetic::Integer => rounded(x),
                 };
                 let w = &table.values[expert * width * columns..][..width * columns];
                 let out: Vec<f32> = out.iter().zip(&bias[expert * width..]).map(|(y, b)| y - b).collect();
@@ -449,8 +454,10 @@ fn infinity_and_nan_reach_the_output() {
             let mut x: Vec<f32> = random.values(rows * columns);
             x[columns + 40] = bad;
             for level in Level::available() {
+                let packed = table.packed(level);
+                let panels = [table.in_panels(level, &packed)];
                 let mut out = vec![0_f32; rows * width];
-                run_at(level, &call(&x, &[table.linear()], Arithmetic::Integer), &mut [&mut out]).unwrap();
+                run_at(level, &call(&x, &panels, Arithmetic::Integer), &mut [&mut out]).unwrap();
                 for (n, y) in out[columns.min(width)..2 * width].iter().enumerate() {
                     let expected = f64::from(bad) * table.values[n * columns + 40];
                     assert!(
@@ -472,8 +479,10 @@ fn zero_and_tiny_blocks_round_to_zero_without_nan() {
     let mut x = vec![0_f32; 64];
     x[40] = 1e-40;
     for level in Level::available() {
+        let packed = table.packed(level);
+        let panels = [table.in_panels(level, &packed)];
         let mut out = vec![1_f32; 8];
-        run_at(level, &call(&x, &[table.linear()], Arithmetic::Integer), &mut [&mut out]).unwrap();
+        run_at(level, &call(&x, &panels, Arithmetic::Integer), &mut [&mut out]).unwrap();
         assert!(out.iter().all(|y| y.abs() < 1e-30), "{level:?} {out:?}");
     }
 }
@@ -528,7 +537,8 @@ fn operands_that_do_not_fit_are_refused() {
             .unwrap_err()
             .contains("route")
     );
-    let pair = [table.linear(), other.linear()];
+    let packed = (table.packed(Level::best()), other.packed(Level::best()));
+    let pair = [table.in_panels(Level::best(), &packed.0), other.in_panels(Level::best(), &packed.1)];
     let gated = Call { finish: Finish::Gate(Activation::Silu), ..call(&x, &pair, Arithmetic::Integer) };
     assert!(run(&gated, 16).unwrap_err().contains("two quantization schemes"));
 }
@@ -537,11 +547,13 @@ fn operands_that_do_not_fit_are_refused() {
 fn repeated_calls_give_the_same_bits() {
     let mut random = Random(47);
     let table = Table::<f16>::new(&mut random, (4, 32), 1, 999, 192);
+    let packed = table.packed(Level::best());
+    let panels = [table.in_panels(Level::best(), &packed)];
     for rows in [1, 40] {
         let x: Vec<f16> = random.values(rows * 192);
         let once = || {
             let mut out = vec![f16::ZERO; rows * 999];
-            run(&call(&x, &[table.linear()], Arithmetic::Integer), &mut [&mut out]).unwrap();
+            run(&call(&x, &panels, Arithmetic::Integer), &mut [&mut out]).unwrap();
             out
         };
         let first = once();

@@ -1,12 +1,9 @@
 //! Host bodies of the quantized product: a tile of at most [`TILE`](crate::linear::host::TILE) output features at a time.
 //!
-//! `panels` multiplies what `pack` has made for it, any number of rows; the others read matrices as files hold them:
-//! `vector` streams the packed weights once for a few rows of activations; `matrix` unpacks a tile and uses it for many
-//! rows; `dequantize` widens rows for the float32 arithmetic. `activations` rounds activations to int8.
+//! `panels` multiplies what `pack` has made for it with what `activations` has rounded; `dequantize` widens rows of matrices as
+//! files hold them for the float32 arithmetic.
 
 pub(crate) mod activations;
 pub(crate) mod dequantize;
-pub(crate) mod matrix;
 pub(crate) mod pack;
 pub(crate) mod panels;
-pub(crate) mod vector;

@@ -4,11 +4,10 @@
 //! `K`. Numbers of 2, 3, 4, 5, 6 or 8 bits follow each other in little-endian bit order, each row from a new word: the
 //! packing of MLX (`mlx/backend/cpu/quantized.cpp` of 0.32.2), where it is spelled byte by byte.
 //!
-//! `host` has two arithmetics. In float32, weights are widened and summed as they are. With int8 activations, each 32
-//! consecutive activations are rounded to `d * i`, `i` in `-127 ..= 127`, `d = max |x| / 127`, so that
-//! `y[n] = sum over groups (scales * d * sum(q * i) + biases * d * sum(i))` needs integer dot products only. The rounding
-//! is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation. For packed matrices ([`panels`]) the rounding is
-//! to 16 bits, `d = max |x| / 32385`.
+//! `host` has two arithmetics. In float32, weights are widened and summed as they are. With packed matrices ([`panels`]) each 32
+//! consecutive activations are rounded to `d * i`, `i` in `-32385 ..= 32385`, `d = max |x| / 32385`, so that
+//! `y[n] = sum over groups (scales * d * sum(q * i) + biases * d * sum(i))` needs dot products of bytes only: `i` is
+//! `255 hi + lo`. The rounding is the kernel's sole error beyond float32 sums: at most `d / 2` for each activation.
 
 pub(crate) mod host;
 pub mod panels;
@@ -106,7 +105,7 @@ impl<'a> Quantized<'a> {
     }
 
     fn row_bytes(self) -> usize {
-        self.columns * self.scheme.bits() as usize / 8
+        4 * self.row_words()
     }
 
     fn group(self) -> usize {
@@ -115,14 +114,5 @@ impl<'a> Quantized<'a> {
 
     fn groups(self) -> usize {
         self.columns / self.group()
-    }
-
-    /// Numbers of one byte that are told apart by a shift; 1 where numbers cross bytes and are spread first.
-    fn phases(self) -> usize {
-        match self.scheme.bits() {
-            2 => 4,
-            4 => 2,
-            _ => 1,
-        }
     }
 }

@@ -1,4 +1,5 @@
-//! Quantized matrices in the form that host products stream: rows interleaved in panels, made once when a model is bound.
+//! Quantized matrices in the form that host products stream: rows interleaved in panels, made once when a model is bound. A stack
+//! of matrices (mixtures of experts) is one matrix's panels after the other's.
 //!
 //! A panel is twice as many rows as vectors have lanes, so that memory is read in order; lane `l` of half `h` is row
 //! `h * lanes + l` of the panel, and rows that a matrix lacks are zero. For each block of 32 columns a panel holds, for each half,
@@ -22,7 +23,7 @@ use strata_contracts::QuantScheme;
 /// Vectors of lanes in a panel.
 pub(crate) const HALVES: usize = 2;
 
-/// A matrix in panels, as memory.
+/// A matrix in panels, or a stack of them, as memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Panels<'a> {
     words: &'a [u32],
@@ -35,7 +36,8 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// A view of what packing wrote for the lanes of `level`; without biases if the matrix is symmetric.
+    /// A view of what packing wrote for the lanes of `level`: as many matrices of `rows` x `columns` as the words hold; without biases
+    /// if they are symmetric.
     ///
     /// # Errors
     /// [`Error::Shape`] when the buffers do not hold the matrix.
@@ -50,6 +52,8 @@ impl<'a> Panels<'a> {
     ) -> Result<Self, Error> {
         let lanes = level.lanes();
         let [word_count, factor_count] = sizes(scheme, rows, columns, lanes);
+        let count = (words.len() / word_count.max(1)).max(1);
+        let (word_count, factor_count) = (count * word_count, count * factor_count);
         let parts = [("words", words.len(), word_count), ("scales", scales.len(), factor_count)];
         let biases_part = biases.map(|biases| ("biases", biases.len(), factor_count));
         for (operand, got, expected) in parts.into_iter().chain(biases_part) {
@@ -57,12 +61,31 @@ impl<'a> Panels<'a> {
                 return Err(Error::Shape {
                     kernel: "linear",
                     operand,
-                    expected: format!("{expected} values for {rows} x {columns} in panels of {lanes}"),
+                    expected: format!(
+                        "{expected} values for {count} of {rows} x {columns} in panels of {lanes}"
+                    ),
                     got: format!("{got} values"),
                 });
             }
         }
         Ok(Self { words, scales, biases, scheme, rows, columns, lanes })
+    }
+
+    /// Matrices in the stack.
+    pub fn count(self) -> usize {
+        self.words.len() / sizes(self.scheme, self.rows, self.columns, self.lanes)[0]
+    }
+
+    /// One matrix of the stack.
+    pub(crate) fn matrix(self, index: usize) -> Self {
+        let [words, factors] = sizes(self.scheme, self.rows, self.columns, self.lanes);
+        let own = index * factors..(index + 1) * factors;
+        Self {
+            words: &self.words[index * words..(index + 1) * words],
+            scales: self.scales.slice(own.clone()),
+            biases: self.biases.map(|biases| biases.slice(own)),
+            ..self
+        }
     }
 
     /// Output features `N`.
@@ -108,7 +131,7 @@ impl<'a> Panels<'a> {
 
     /// How activations are laid out for it.
     pub(crate) fn layout(self) -> Layout {
-        Layout::of_words(self.columns, self.scheme.group_size() as usize, phases(self.scheme.bits()))
+        Layout::new(self.columns, self.scheme.group_size() as usize, phases(self.scheme.bits()))
     }
 
     /// Row `row` as float32: `scale * n + bias`.

@@ -6,13 +6,14 @@ mod rotate;
 
 pub use crate::host::heads::Heads;
 
-use super::Rope;
+use super::{Frequencies, Rope};
 use crate::Error;
 use crate::host::lanes::{Lane, dispatch};
 use crate::host::pool::{Disjoint, parallel_for};
 use crate::host::rows::{PIECE, expect};
 use crate::host::{Level, scratch};
 use rotate::{Angles, Rotate, Table};
+use smallvec::SmallVec;
 
 /// Position of the first row.
 #[derive(Debug, Clone, Copy)]
@@ -62,7 +63,7 @@ pub fn rotate<E: Lane, const N: usize>(
     mut operands: [Operand<'_, '_, E>; N],
 ) -> Result<(), Error> {
     let [batch, _, length, _] = operands[0].x.shape();
-    let dims = 2 * rope.frequencies.len();
+    let dims = 2 * rope.frequencies.pairs();
     for operand in &operands {
         let [b, heads, l, width] = operand.x.shape();
         if b != batch || l != length || width < dims {
@@ -85,7 +86,7 @@ pub fn rotate<E: Lane, const N: usize>(
     if let Offset::Each(offsets) = offset {
         expect(kernel, "offset", "elements", batch, offsets.len())?;
     }
-    let half = rope.frequencies.len();
+    let half = rope.frequencies.pairs();
     let sets = if matches!(offset, Offset::Each(_)) { batch } else { 1 };
     let positions = sets * length;
     scratch::with_f32(2 * positions * half, |floats| {
@@ -105,19 +106,28 @@ pub fn rotate<E: Lane, const N: usize>(
 
 /// Cosines and sines of each position's angles.
 fn fill(level: Level, rope: &Rope, offset: Offset<'_>, length: usize, cos: &mut [f32], sin: &mut [f32]) {
-    let half = rope.frequencies.len();
-    if half == 0 {
+    let half = rope.frequencies.pairs();
+    if half * length == 0 {
         return;
     }
+    let first = |set: usize| match offset {
+        Offset::Same(offset) => offset,
+        Offset::Each(offsets) => offsets[set],
+    };
+    // Only those of a base that grows differ between rows of the batch.
+    let sets = match rope.frequencies {
+        Frequencies::Fixed(_) => 1,
+        Frequencies::Dynamic { .. } => cos.len() / (half * length),
+    };
+    let frequencies: SmallVec<[_; 1]> =
+        (0..sets).map(|set| rope.frequencies.at(first(set).saturating_add(length as i32))).collect();
     crate::host::rows::for_row_pairs(cos.len() / half, half, half, cos, sin, |rows, cos, sin| {
         let results = cos.chunks_exact_mut(half).zip(sin.chunks_exact_mut(half));
         for (row, (cos, sin)) in rows.zip(results) {
-            let offset = match offset {
-                Offset::Same(offset) => offset,
-                Offset::Each(offsets) => offsets[row / length],
-            };
-            let position = ((row % length) as f32 + offset as f32) * rope.scale;
-            dispatch(level, Angles { frequencies: &rope.frequencies, position, cos, sin });
+            let set = row / length;
+            let position = ((row % length) as f32 + first(set) as f32) * rope.scale;
+            let frequencies = &frequencies[set.min(sets - 1)];
+            dispatch(level, Angles { frequencies, position, factor: rope.factor, cos, sin });
         }
     });
 }

@@ -9,15 +9,16 @@
 //! ```
 //!
 //! where pair `i` of `0 .. dims / 2` is `(i, i + dims / 2)`, or `(2 i, 2 i + 1)` when *traditional*. The frequencies are
-//! `f[i] = base^(-2 i / dims)` ([`inverse_frequencies`]) or the reciprocals of an explicit array; the offset is one for
-//! all rows of the batch or one for each. Angles are products in float32, as in MLX; sine, cosine and rotation are float32
-//! and rounded once.
+//! `f[i] = base^(-2 i / dims)` ([`inverse_frequencies`]), the reciprocals of an explicit array, or those of a base that grows with
+//! the sequence ([`Frequencies::Dynamic`]); the offset is one for all rows of the batch or one for each. The rotated values may have
+//! a factor. Angles are products in float32, as in MLX; sine, cosine and rotation are float32 and rounded once.
 
 pub mod host;
 pub(crate) mod node;
 pub mod reference;
 
 use crate::Offset;
+use std::borrow::Cow;
 use std::sync::Arc;
 use strata_tensor::host::apply;
 use strata_tensor::{Array, Result, fast};
@@ -25,15 +26,64 @@ use strata_tensor::{Array, Result, fast};
 /// How positions turn pairs, with the frequencies at hand: what the host kernels take.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
-    /// `f[i]` for each pair; rotates twice as many values.
-    pub frequencies: Arc<[f32]>,
+    /// How fast each pair turns.
+    pub frequencies: Frequencies,
     /// Pairs are neighbours instead of half of the rotated values apart.
     pub traditional: bool,
     /// Factor of the positions.
     pub scale: f32,
+    /// Factor of the rotated values (the attention temperature of YaRN, arXiv 2309.00071); usually 1.
+    pub factor: f32,
+}
+
+/// Radians a position, for each pair.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Frequencies {
+    /// `f[i]`.
+    Fixed(Arc<[f32]>),
+    /// Those of `base * (factor * n / longest - factor + 1) ^ (dims / (dims - 2))` for sequences that end at `n` (a row's offset
+    /// and the length of `x`), `n` at least `longest`: NTK-aware scaling, mlx-lm `models/rope_utils.py`.
+    Dynamic {
+        /// Values that are rotated.
+        dims: usize,
+        /// The base up to the longest sequence.
+        base: f64,
+        /// How much longer sequences are to be than those that the model was made for.
+        factor: f64,
+        /// Positions that the model was made for.
+        longest: f64,
+    },
+}
+
+impl Frequencies {
+    /// Pairs; twice as many values are rotated.
+    pub fn pairs(&self) -> usize {
+        match self {
+            Self::Fixed(frequencies) => frequencies.len(),
+            Self::Dynamic { dims, .. } => dims / 2,
+        }
+    }
+
+    /// The frequencies of a sequence that ends at position `end`.
+    pub fn at(&self, end: i32) -> Cow<'_, [f32]> {
+        match *self {
+            Self::Fixed(ref frequencies) => Cow::Borrowed(frequencies),
+            Self::Dynamic { dims, base, factor, longest } => {
+                let stretch = factor * f64::from(end).max(longest) / longest - (factor - 1.0);
+                let base = base * stretch.powf(dims as f64 / (dims as f64 - 2.0));
+                Cow::Owned(inverse_frequencies(base as f32, dims))
+            }
+        }
+    }
 }
 
 impl Rope {
+    /// Pairs half of the rotated values apart that turn by these `f[i]`.
+    pub fn fixed(frequencies: impl Into<Arc<[f32]>>) -> Self {
+        let frequencies = Frequencies::Fixed(frequencies.into());
+        Self { frequencies, traditional: false, scale: 1.0, factor: 1.0 }
+    }
+
     /// The same rotation as MLX's; reads explicit frequencies to the host, so do it once, when a model is bound.
     ///
     /// # Errors
@@ -43,7 +93,7 @@ impl Rope {
             Some(periods) => periods.to_vec::<f32>()?.iter().map(|period| 1.0 / period).collect(),
             None => inverse_frequencies(rope.base.unwrap_or(1.0), usize::try_from(rope.dims).unwrap_or(0)),
         };
-        Ok(Self { frequencies: frequencies.into(), traditional: rope.traditional, scale: rope.scale })
+        Ok(Self { traditional: rope.traditional, scale: rope.scale, ..Self::fixed(frequencies) })
     }
 }
 

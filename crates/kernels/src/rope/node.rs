@@ -82,10 +82,10 @@ impl<const N: usize> HostKernel for Rotate<N> {
         if let Some(weight) = inputs[N..floats].iter().find(|w| w.shape.as_slice() != [self.width]) {
             return Err(format!("weight needs shape [{}] but has {}", self.width, weight.shape));
         }
-        if self.rope.frequencies.len() * 2 > self.width as usize {
+        if self.rope.frequencies.pairs() * 2 > self.width as usize {
             return Err(format!(
                 "rotates {} values but a head has {}",
-                2 * self.rope.frequencies.len(),
+                2 * self.rope.frequencies.pairs(),
                 self.width
             ));
         }

@@ -1,17 +1,18 @@
 //! Phi 3 and 3.5: mlx-lm 0.32.2 `models/phi3.py`.
 //!
-//! Llama's block with one matrix for queries, keys and values and one for gate and up, and rotation of the first
-//! `partial_rotary_factor` of each head. Every layer attends to everything, as in mlx-lm; the original model has a window.
+//! Llama's block with one matrix for queries, keys and values and one for gate and up (in fast mode on a CPU the parts are matrices
+//! of their own), and rotation of the first `partial_rotary_factor` of each head. Every layer attends to everything, as in mlx-lm; the original model has a window.
 
 use crate::config::Config;
 use crate::error::Result;
 use crate::graph::Graph;
 use crate::layers::activation::Gate;
-use crate::layers::attention::{Heads, heads_first, join_heads};
+use crate::layers::attention::{self, Heads, heads_first, join_heads};
 use crate::layers::decoder::{Block, Decoder};
 use crate::layers::embedding::Embedding;
 use crate::layers::head::Head;
 use crate::layers::linear::Linear;
+use crate::layers::mlp;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::Rope;
 use crate::weights::Source;
@@ -115,19 +116,35 @@ fn rope(config: &Config<'_>, s: &Settings) -> Result<Rope> {
 }
 
 struct PhiBlock {
-    self_attn: Attention,
-    mlp: Mlp,
+    parts: Parts,
     input_layernorm: RmsNorm,
     post_attention_layernorm: RmsNorm,
+}
+
+#[allow(clippy::large_enum_variant, reason = "one a layer")]
+enum Parts {
+    Fused { self_attn: Attention, mlp: Mlp },
+    Split { self_attn: attention::Attention, mlp: mlp::Mlp },
 }
 
 impl PhiBlock {
     fn load(source: &Source<'_>, path: &str, s: &Settings, rope: &Rc<Rope>, gate: &Gate) -> Result<Self> {
         let norm = |name| RmsNorm::load(source, &format!("{path}.{name}"), s.heads.hidden, s.eps);
         let (attn, mlp) = (format!("{path}.self_attn"), format!("{path}.mlp"));
+        let (hidden, intermediate) = (s.heads.hidden, s.intermediate);
+        let parts = if source.host_kernels() {
+            Parts::Split {
+                self_attn: attention::Attention::load_fused(source, &attn, s.heads, rope)?,
+                mlp: mlp::Mlp::load_fused(source, &mlp, hidden, intermediate, gate.clone())?,
+            }
+        } else {
+            Parts::Fused {
+                self_attn: Attention::load(source, &attn, s.heads, rope)?,
+                mlp: Mlp::load(source, &mlp, hidden, intermediate, gate)?,
+            }
+        };
         Ok(Self {
-            self_attn: Attention::load(source, &attn, s.heads, rope)?,
-            mlp: Mlp::load(source, &mlp, s.heads.hidden, s.intermediate, gate)?,
+            parts,
             input_layernorm: norm("input_layernorm")?,
             post_attention_layernorm: norm("post_attention_layernorm")?,
         })
@@ -142,15 +159,30 @@ impl Block for PhiBlock {
         positions: &Positions,
         phase: Phase,
     ) -> Result<Array> {
-        let r = self.self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
-        let h = x.add(&r)?;
-        let r = self.mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
-        Ok(h.add(&r)?)
+        match &self.parts {
+            Parts::Fused { self_attn, mlp } => {
+                let r = self_attn.forward(&self.input_layernorm.forward(x)?, state, positions, phase)?;
+                let h = x.add(&r)?;
+                let r = mlp.forward(&self.post_attention_layernorm.forward(&h)?)?;
+                Ok(h.add(&r)?)
+            }
+            Parts::Split { self_attn, mlp } => {
+                let h = self_attn.forward_onto(&self.input_layernorm, x, state, positions, phase)?;
+                mlp.forward_onto(&self.post_attention_layernorm, &h)
+            }
+        }
     }
 
     fn weights(&self) -> Vec<&Array> {
         let norms = [self.input_layernorm.weight(), self.post_attention_layernorm.weight()];
-        self.self_attn.weights().chain(self.mlp.weights()).chain(norms).collect()
+        match &self.parts {
+            Parts::Fused { self_attn, mlp } => {
+                self_attn.weights().chain(mlp.weights()).chain(norms).collect()
+            }
+            Parts::Split { self_attn, mlp } => {
+                self_attn.weights().chain(mlp.weights()).chain(norms).collect()
+            }
+        }
     }
 }
 

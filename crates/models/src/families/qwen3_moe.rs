@@ -11,16 +11,19 @@ use crate::layers::attention::{Attention, Heads};
 use crate::layers::decoder::{Block, Decoder};
 use crate::layers::embedding::Embedding;
 use crate::layers::head::Head;
-use crate::layers::linear::Linear;
+use crate::layers::linear::{Linear, Weight, has_host_form};
 use crate::layers::mlp::Mlp;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::Rope;
 use crate::weights::{Matrix, Source};
 use std::rc::Rc;
 use strata_contracts::{Capabilities, GraphDeclaration};
+use strata_kernels::experts::{combine, route};
+use strata_kernels::gated_activation::gated_activation;
+use strata_kernels::linear::{self as host, Arithmetic, Finish, Input};
 use strata_state::{LayerState, Phase, Positions};
 use strata_tensor::Array;
-use strata_tensor::ops::{self, Quantized};
+use strata_tensor::ops;
 
 /// Settings that mlx-lm's file does not read either.
 const IGNORED: &[&str] = &["sliding_window", "max_window_layers"];
@@ -174,7 +177,7 @@ impl FeedForward {
     fn forward_onto(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
         match self {
             Self::Dense(mlp) => mlp.forward_onto(norm, x),
-            Self::Sparse(moe) => Ok(x.add(&moe.forward(&norm.forward(x)?)?)?),
+            Self::Sparse(moe) => moe.forward_onto(x, &norm.forward(x)?),
         }
     }
 
@@ -202,8 +205,14 @@ impl SparseMoe {
         })
     }
 
-    fn forward(&self, x: &Array) -> Result<Array> {
+    /// `residual` + the block of `x`.
+    fn forward_onto(&self, residual: &Array, x: &Array) -> Result<Array> {
         let Experts { count, per_token, normalised, .. } = self.sizes;
+        if let Some(experts) = self.experts.host() {
+            let (chosen, shares) = route(&self.gate.forward(x)?, per_token as usize, normalised)?;
+            let said = self.experts.forward_by_host(x, &chosen, experts)?; // [B, L, k, E]
+            return Ok(combine(residual, &said, &shares)?);
+        }
         let gates = self.gate.forward(x)?.softmax(-1, true)?; // [B, L, X]
         let chosen = gates.argpartition(-per_token, -1)?.slice_axis(-1, count - per_token, count)?; // [B, L, k]
         let mut scores = gates.take_along_axis(&chosen, -1)?;
@@ -211,15 +220,17 @@ impl SparseMoe {
             scores = scores.divide(&scores.sum(-1, true)?)?;
         }
         let said = self.experts.forward(x, &chosen)?; // [B, L, k, E]
-        Ok(said.multiply(&scores.expand_dims(&[-1])?)?.sum(-2, false)?)
+        Ok(residual.add(&said.multiply(&scores.expand_dims(&[-1])?)?.sum(-2, false)?)?)
     }
 }
 
 /// The gated feed-forward block of every expert, `down(silu(gate(x)) · up(x))`, each token through its own experts.
+///
+/// In fast mode on a CPU it is two nodes (strata-kernels, `linear` with experts).
 struct SwitchGlu {
-    gate_proj: SwitchLinear,
-    up_proj: SwitchLinear,
-    down_proj: SwitchLinear,
+    gate_proj: Weight,
+    up_proj: Weight,
+    down_proj: Weight,
     gate: Gate,
 }
 
@@ -228,12 +239,20 @@ impl SwitchGlu {
     const SORTED_FROM: usize = 64;
 
     fn load(source: &Source<'_>, path: &str, hidden: i32, sizes: Experts, gate: &Gate) -> Result<Self> {
-        let linear =
-            |name, outputs, inputs| SwitchLinear::load(source, path, name, [sizes.count, outputs, inputs]);
+        let stack = |name, outputs, inputs| stack(source, path, name, [sizes.count, outputs, inputs]);
+        let gate_proj = stack("gate_proj", sizes.intermediate, hidden)?;
+        let up_proj = stack("up_proj", sizes.intermediate, hidden)?;
+        let down_proj = stack("down_proj", hidden, sizes.intermediate)?;
+        // All by the host kernel, or all by MLX: the two want rows in different shapes.
+        let for_host = |matrix: &Matrix| match matrix {
+            Matrix::Dense(_) => true,
+            Matrix::Quantized(q) => has_host_form(q),
+        };
+        let host = source.host_kernels() && [&gate_proj, &up_proj, &down_proj].into_iter().all(for_host);
         Ok(Self {
-            gate_proj: linear("gate_proj", sizes.intermediate, hidden)?,
-            up_proj: linear("up_proj", sizes.intermediate, hidden)?,
-            down_proj: linear("down_proj", hidden, sizes.intermediate)?,
+            gate_proj: Weight::of(gate_proj, host)?,
+            up_proj: Weight::of(up_proj, host)?,
+            down_proj: Weight::of(down_proj, host)?,
             gate: gate.clone(),
         })
     }
@@ -253,55 +272,60 @@ impl SwitchGlu {
         Ok(said.unflatten(0, experts.shape())?.squeeze(&[-2])?)
     }
 
-    fn each(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
-        let up = self.up_proj.forward(x, experts, sorted)?;
-        let gate = self.gate_proj.forward(x, experts, sorted)?;
-        self.down_proj.forward(&self.gate.forward(&gate, &up)?, experts, sorted)
+    /// The host kernels' operands, in fast mode on a CPU.
+    fn host(&self) -> Option<[host::Linear<'_>; 3]> {
+        Some([self.gate_proj.host()?, self.up_proj.host()?, self.down_proj.host()?])
     }
 
-    fn weights(&self) -> impl Iterator<Item = &Array> {
-        [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter().flat_map(SwitchLinear::weights)
-    }
-}
-
-/// One matrix an expert.
-enum SwitchLinear {
-    /// `[X, K, N]`: a transposed view of what the file holds.
-    Dense(Array),
-    /// Packed rows `[X, N, K]`.
-    Quantized(Quantized),
-}
-
-impl SwitchLinear {
-    /// Takes `PATH.switch_mlp.NAME`, or as many matrices `PATH.experts.X.NAME` as original checkpoints have.
-    fn load(source: &Source<'_>, path: &str, name: &str, shape: [i32; 3]) -> Result<Self> {
-        let [experts, outputs, inputs] = shape;
-        let of_expert = |expert| format!("{path}.experts.{expert}.{name}.weight");
-        let matrix = if source.has(&of_expert(0)) {
-            let each = (0..experts).map(|expert| source.tensor(&of_expert(expert), &[outputs, inputs]));
-            let each = each.collect::<Result<Vec<_>>>()?;
-            Matrix::Dense(ops::stack(&each.iter().collect::<Vec<_>>(), 0)?)
+    /// As [`SwitchGlu::forward`].
+    fn forward_by_host(
+        &self,
+        x: &Array,
+        experts: &Array,
+        [gate, up, down]: [host::Linear<'_>; 3],
+    ) -> Result<Array> {
+        let of = |x, linears: &[host::Linear<'_>], finish| {
+            let input = Input { experts: Some(experts), ..Input::new(x) };
+            host::linear(input, linears, finish, Arithmetic::Integer)
+        };
+        let inner = if self.gate_proj.scheme() == self.up_proj.scheme() {
+            of(x, &[gate, up], Finish::Gate(self.gate.activation()))?.swap_remove(0)
         } else {
-            source.stacked_matrix(&format!("{path}.switch_mlp.{name}"), &[experts, outputs], inputs)?
-        };
-        Ok(match matrix {
-            Matrix::Dense(w) => Self::Dense(w.swapaxes(-1, -2)?),
-            Matrix::Quantized(q) => Self::Quantized(q),
-        })
+            let both = of(x, &[gate, up], Finish::Store)?;
+            gated_activation(self.gate.activation(), &both[0], &both[1])?
+        }; // [B, L, k, I]
+        Ok(of(&inner, &[down], Finish::Store)?.swap_remove(0))
     }
 
-    fn forward(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
-        Ok(match self {
-            Self::Dense(w) => ops::gather_mm(x, w, None, Some(experts), sorted)?,
-            Self::Quantized(q) => ops::gather_qmm(x, q, None, Some(experts), true, sorted)?,
-        })
+    fn each(&self, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+        let up = switched(&self.up_proj, x, experts, sorted)?;
+        let gate = switched(&self.gate_proj, x, experts, sorted)?;
+        switched(&self.down_proj, &self.gate.forward(&gate, &up)?, experts, sorted)
     }
 
     fn weights(&self) -> impl Iterator<Item = &Array> {
-        let parts = match self {
-            Self::Dense(w) => [Some(w), None, None],
-            Self::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
-        };
-        parts.into_iter().flatten()
+        [&self.gate_proj, &self.up_proj, &self.down_proj].into_iter().flat_map(Weight::arrays)
     }
+}
+
+/// Takes `PATH.switch_mlp.NAME`, or as many matrices `PATH.experts.X.NAME` as original checkpoints have.
+fn stack(source: &Source<'_>, path: &str, name: &str, shape: [i32; 3]) -> Result<Matrix> {
+    let [experts, outputs, inputs] = shape;
+    let of_expert = |expert| format!("{path}.experts.{expert}.{name}.weight");
+    if source.has(&of_expert(0)) {
+        let each = (0..experts).map(|expert| source.tensor(&of_expert(expert), &[outputs, inputs]));
+        let each = each.collect::<Result<Vec<_>>>()?;
+        Ok(Matrix::Dense(ops::stack(&each.iter().collect::<Vec<_>>(), 0)?))
+    } else {
+        source.stacked_matrix(&format!("{path}.switch_mlp.{name}"), &[experts, outputs], inputs)
+    }
+}
+
+/// Rows times the matrices of their experts, by MLX.
+fn switched(weight: &Weight, x: &Array, experts: &Array, sorted: bool) -> Result<Array> {
+    Ok(match weight {
+        Weight::Dense(w) => ops::gather_mm(x, w, None, Some(experts), sorted)?,
+        Weight::Quantized(q) => ops::gather_qmm(x, q, None, Some(experts), true, sorted)?,
+        Weight::HostDense(_) | Weight::HostPacked(_) => unreachable!("has a host form"),
+    })
 }

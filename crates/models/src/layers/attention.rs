@@ -99,6 +99,16 @@ impl Projections {
         })
     }
 
+    /// Takes `PATH.qkv_proj`, one matrix of all three, and `PATH.o_proj`, without biases.
+    pub(crate) fn load_fused(source: &Source<'_>, path: &str, heads: Heads) -> Result<Self> {
+        let Heads { hidden, queries, keys, dim } = heads;
+        let outputs = [queries * dim, keys * dim, keys * dim];
+        let [q_proj, k_proj, v_proj] =
+            Linear::load_parts(source, &format!("{path}.qkv_proj"), outputs, hidden)?;
+        let o_proj = Linear::load(source, &format!("{path}.o_proj"), hidden, queries * dim, false)?;
+        Ok(Self { q_proj, k_proj, v_proj, o_proj, heads, host: source.host_kernels() })
+    }
+
     /// Queries `[B, H, L, D]`, keys and values `[B, K, L, D]` of `norm(x)`, normed per head and rotated, by the host
     /// kernels in fast mode on a CPU; `None` elsewhere, where the family composes them in mlx-lm's order.
     pub(crate) fn host_heads(
@@ -109,14 +119,16 @@ impl Projections {
         norm: &RmsNorm,
         x: &Array,
     ) -> Result<Option<[Array; 3]>> {
-        let (true, Some(rope)) = (self.host, rope.host()?) else { return Ok(None) };
+        if !self.host {
+            return Ok(None);
+        }
         let [q, k, v] = forward_normed([&self.q_proj, &self.k_proj, &self.v_proj], norm, x)?; // [B, L, ·D]
         let norms = norms.map(|[q, k]| Norms { q: q.weight(), k: k.weight(), eps: q.eps() });
         let offset = match positions {
             Positions::Uniform(offset) => Offset::At(*offset),
             Positions::Rows(offsets) => Offset::Array(offsets),
         };
-        Ok(Some(qk_norm_rope(&q, &k, &v, self.heads.dim, norms, rope, offset)?))
+        Ok(Some(qk_norm_rope(&q, &k, &v, self.heads.dim, norms, rope.host()?, offset)?))
     }
 
     /// `norm(x)` of `[B, L, E]` -> queries `[B, L, H, D]`, keys and values `[B, L, K, D]`.
@@ -173,6 +185,12 @@ impl Attention {
         rope: &Rc<Rope>,
     ) -> Result<Self> {
         let projections = Projections::load(source, path, heads, biases)?;
+        Ok(Self { projections, norms: None, rope: Rc::clone(rope), scale: heads.scale() })
+    }
+
+    /// Of [`Projections::load_fused`].
+    pub(crate) fn load_fused(source: &Source<'_>, path: &str, heads: Heads, rope: &Rc<Rope>) -> Result<Self> {
+        let projections = Projections::load_fused(source, path, heads)?;
         Ok(Self { projections, norms: None, rope: Rc::clone(rope), scale: heads.scale() })
     }
 

@@ -7,7 +7,8 @@ use super::activation::Gate;
 use super::norm::RmsNorm;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
-use strata_contracts::QuantMode;
+use strata_contracts::{QuantMode, QuantScheme};
+use strata_kernels::gated_activation::gated_activation;
 use strata_kernels::linear::{self as host, Arithmetic, Finish, Input, Packed};
 use strata_tensor::Array;
 use strata_tensor::ops::{self, Quantized};
@@ -18,15 +19,15 @@ pub(crate) struct Linear {
     bias: Option<Array>,
 }
 
-/// The matrix in the form that products read.
-enum Weight {
-    /// `[K, N]`: a transposed view of what the file holds.
+/// A matrix, or a stack of them, in the form that products read.
+pub(crate) enum Weight {
+    /// `[…, K, N]`: a transposed view of what the file holds.
     Dense(Array),
-    /// Packed rows `[N, K]`.
+    /// Packed rows `[…, N, K]`.
     Quantized(Quantized),
-    /// `[N, K]` for the host kernel.
+    /// `[…, N, K]` for the host kernel.
     HostDense(Array),
-    /// Panels of `[N, K]` for the host kernel.
+    /// Panels of `[…, N, K]` for the host kernel.
     HostPacked(Packed),
 }
 
@@ -43,17 +44,27 @@ impl Linear {
         Self::of(source.matrix(path, outputs, inputs)?, bias, source.host_kernels())
     }
 
+    /// Takes `PATH.weight`, which is several matrices one below the other, as layers of so many outputs each.
+    pub(crate) fn load_parts<const N: usize>(
+        source: &Source<'_>,
+        path: &str,
+        outputs: [i32; N],
+        inputs: i32,
+    ) -> Result<[Self; N]> {
+        let matrix = source.matrix(path, outputs.iter().sum(), inputs)?;
+        let (mut parts, mut start) = (Vec::with_capacity(N), 0);
+        for outputs in outputs {
+            let part = matrix.rows(start, start + outputs)?;
+            parts.push(Self::of(part, None, source.host_kernels())?);
+            start += outputs;
+        }
+        let mut parts = parts.into_iter();
+        Ok(std::array::from_fn(|_| parts.next().expect("one layer a part")))
+    }
+
     /// With a matrix at hand; `host` in fast mode on a CPU.
     pub(crate) fn of(matrix: Matrix, bias: Option<Array>, host: bool) -> Result<Self> {
-        let weight = match matrix {
-            Matrix::Dense(w) if host => Weight::HostDense(w),
-            Matrix::Dense(w) => Weight::Dense(w.transpose(&[1, 0])?),
-            Matrix::Quantized(q) if host && q.scheme.mode() == QuantMode::Affine => {
-                Weight::HostPacked(Packed::new(&q)?)
-            }
-            Matrix::Quantized(q) => Weight::Quantized(q),
-        };
-        Ok(Self { weight, bias })
+        Ok(Self { weight: Weight::of(matrix, host)?, bias })
     }
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
@@ -88,30 +99,56 @@ impl Linear {
 
     /// The host kernel's operands, in fast mode on a CPU.
     fn host(&self) -> Option<host::Linear<'_>> {
-        let weight = match &self.weight {
-            Weight::HostDense(w) => host::Weight::Plain(w),
-            Weight::HostPacked(w) => host::Weight::Packed(w),
-            Weight::Dense(_) | Weight::Quantized(_) => return None,
-        };
-        Some(host::Linear { weight, bias: self.bias.as_ref() })
-    }
-
-    fn scheme(&self) -> Option<strata_contracts::QuantScheme> {
-        match &self.weight {
-            Weight::Quantized(q) => Some(q.scheme),
-            Weight::HostPacked(w) => Some(w.scheme),
-            Weight::Dense(_) | Weight::HostDense(_) => None,
-        }
+        Some(host::Linear { bias: self.bias.as_ref(), ..self.weight.host()? })
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
-        let parts = match &self.weight {
-            Weight::Dense(w) | Weight::HostDense(w) => [Some(w), None, None],
-            Weight::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
-            Weight::HostPacked(w) => [Some(&w.words), Some(&w.scales), w.biases.as_ref()],
-        };
-        parts.into_iter().flatten().chain(&self.bias)
+        self.weight.arrays().chain(&self.bias)
     }
+}
+
+impl Weight {
+    /// The form of a matrix or stack; `host` in fast mode on a CPU.
+    pub(crate) fn of(matrix: Matrix, host: bool) -> Result<Self> {
+        Ok(match matrix {
+            Matrix::Dense(w) if host => Self::HostDense(w),
+            Matrix::Dense(w) => Self::Dense(w.swapaxes(-1, -2)?),
+            Matrix::Quantized(q) if host && has_host_form(&q) => Self::HostPacked(Packed::new(&q)?),
+            Matrix::Quantized(q) => Self::Quantized(q),
+        })
+    }
+
+    /// The host kernel's operand, without a bias, in fast mode on a CPU.
+    pub(crate) fn host(&self) -> Option<host::Linear<'_>> {
+        let weight = match self {
+            Self::HostDense(w) => host::Weight::Plain(w),
+            Self::HostPacked(w) => host::Weight::Packed(w),
+            Self::Dense(_) | Self::Quantized(_) => return None,
+        };
+        Some(host::Linear { weight, bias: None })
+    }
+
+    pub(crate) fn scheme(&self) -> Option<QuantScheme> {
+        match self {
+            Self::Quantized(q) => Some(q.scheme),
+            Self::HostPacked(w) => Some(w.scheme),
+            Self::Dense(_) | Self::HostDense(_) => None,
+        }
+    }
+
+    pub(crate) fn arrays(&self) -> impl Iterator<Item = &Array> {
+        let parts = match self {
+            Self::Dense(w) | Self::HostDense(w) => [Some(w), None, None],
+            Self::Quantized(q) => [Some(&q.weight), Some(&q.scales), q.biases.as_ref()],
+            Self::HostPacked(w) => [Some(&w.words), Some(&w.scales), w.biases.as_ref()],
+        };
+        parts.into_iter().flatten()
+    }
+}
+
+/// True of a quantized matrix that the host kernel can read.
+pub(crate) fn has_host_form(matrix: &Quantized) -> bool {
+    matrix.scheme.mode() == QuantMode::Affine
 }
 
 /// One layer and what happens to its product, by the host kernel.
@@ -149,13 +186,17 @@ pub(crate) fn forward_gated(
     norm: &RmsNorm,
     x: &Array,
 ) -> Result<Array> {
-    if gate_proj.scheme() == up_proj.scheme()
-        && let (Some(first), Some(second)) = (gate_proj.host(), up_proj.host())
+    let host = gate_proj.host().zip(up_proj.host());
+    if let Some((first, second)) = host
+        && gate_proj.weight.scheme() == up_proj.weight.scheme()
     {
         let input = Input { norm: Some(norm.host()), ..Input::new(x) };
         let finish = Finish::Gate(gate.activation());
         return Ok(host::linear(input, &[first, second], finish, Arithmetic::Integer)?.swap_remove(0));
     }
     let [gated, up] = forward_normed([gate_proj, up_proj], norm, x)?;
+    if host.is_some() {
+        return Ok(gated_activation(gate.activation(), &gated, &up)?);
+    }
     gate.forward(&gated, &up)
 }

@@ -35,6 +35,21 @@ impl Mlp {
         })
     }
 
+    /// Takes `PATH.gate_up_proj`, one matrix of both, and `PATH.down_proj`, without biases.
+    pub(crate) fn load_fused(
+        source: &Source<'_>,
+        path: &str,
+        hidden: i32,
+        intermediate: i32,
+        gate: Gate,
+    ) -> Result<Self> {
+        let outputs = [intermediate; 2];
+        let [gate_proj, up_proj] =
+            Linear::load_parts(source, &format!("{path}.gate_up_proj"), outputs, hidden)?;
+        let down_proj = Linear::load(source, &format!("{path}.down_proj"), hidden, intermediate, false)?;
+        Ok(Self { gate_proj, up_proj, down_proj, gate })
+    }
+
     /// The block of `norm(x)`.
     pub(crate) fn forward(&self, norm: &RmsNorm, x: &Array) -> Result<Array> {
         self.down_proj.forward(&self.inner(norm, x)?)

@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::error::Result;
 use std::cell::OnceCell;
 use strata_artifacts::Section;
-use strata_kernels::rope as host;
+use strata_kernels::rope::{self as host, Frequencies};
 use strata_state::Positions;
 use strata_tensor::{Array, Dtype, fast, ops};
 
@@ -152,13 +152,22 @@ impl Rope {
         }
     }
 
-    /// The host kernel's form; `None` for encodings that it does not have.
-    pub(crate) fn host(&self) -> Result<Option<&host::Rope>> {
-        let Kind::Fixed = self.kind else { return Ok(None) };
-        if self.host.get().is_none() {
-            let _ = self.host.set(host::Rope::new(&self.fast)?);
+    /// The host kernel's form.
+    pub(crate) fn host(&self) -> Result<&host::Rope> {
+        if let Some(host) = self.host.get() {
+            return Ok(host);
         }
-        Ok(self.host.get())
+        let host = match self.kind {
+            Kind::Fixed => host::Rope::new(&self.fast)?,
+            Kind::Scaled { factor } => host::Rope { factor, ..host::Rope::new(&self.fast)? },
+            Kind::Dynamic { base, factor, max_positions } => {
+                let dims = self.fast.dims as usize;
+                let frequencies = Frequencies::Dynamic { dims, base, factor, longest: max_positions };
+                let traditional = self.fast.traditional;
+                host::Rope { frequencies, traditional, ..host::Rope::fixed([]) }
+            }
+        };
+        Ok(self.host.get_or_init(|| host))
     }
 
     /// Turns `x` `[B, H, L, D]`, whose positions start at `positions`.

@@ -27,16 +27,6 @@ pub trait Bytes: Simd {
     /// # Safety
     /// `from` is valid for reading that many bytes; no alignment is needed.
     unsafe fn load_bytes(self, from: *const u8) -> Self::I;
-    /// Loads the first `count` bytes, `count <= 4 * LANES`; the rest is zero.
-    ///
-    /// # Safety
-    /// `from` is valid for reading `count` bytes.
-    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> Self::I;
-    /// Lane `i` is the four bytes at `from + i * stride`.
-    ///
-    /// # Safety
-    /// Those bytes are valid for reading.
-    unsafe fn load_strided(self, from: *const u8, stride: usize) -> Self::I;
     /// The four bytes at `from` in every lane.
     ///
     /// # Safety
@@ -107,36 +97,12 @@ pub trait Bytes: Simd {
     fn dot<const WIDE: bool>(self, sums: Self::I, u: Self::I, s: Self::I) -> Self::I;
     /// 32-bit integers as floats.
     fn to_floats(self, integers: Self::I) -> Self::V;
-    /// Lane `i` is `values[index[i]]`; only the low bits of an index that count lanes matter.
-    fn pick(self, values: Self::V, index: Self::I) -> Self::V;
     /// Asks for the cache line at an address that may be anywhere, into the second-level cache: the first one waits for too few lines
     /// at a time to keep memory busy.
     #[inline(always)]
     fn prefetch(self, _: *const u8) {}
-    /// The same bits as floats.
-    fn as_floats(self, bytes: Self::I) -> Self::V;
     /// The same bits as bytes.
     fn as_bytes(self, floats: Self::V) -> Self::I;
-    /// Lane `j` of vector `i` becomes lane `i` of vector `j`, for `i` and `j` below `LANES`.
-    #[inline(always)]
-    fn transpose(self, rows: &mut [Self::V; MAX_LANES]) {
-        let mut from = [[0.0; MAX_LANES]; MAX_LANES];
-        for (row, from) in rows.iter().zip(&mut from).take(Self::LANES) {
-            unsafe { self.store(from.as_mut_ptr(), *row) };
-        }
-        for (j, row) in rows.iter_mut().enumerate().take(Self::LANES) {
-            let mut column = [0.0; MAX_LANES];
-            for (x, from) in column.iter_mut().zip(&from) {
-                *x = from[j];
-            }
-            *row = unsafe { self.load(column.as_ptr()) };
-        }
-    }
-    /// The sums of the lanes of four vectors.
-    #[inline(always)]
-    fn four_sums(self, rows: [Self::V; 4]) -> [f32; 4] {
-        [self.sum(rows[0]), self.sum(rows[1]), self.sum(rows[2]), self.sum(rows[3])]
-    }
     /// Loads and widens the first `count` values; the other lanes are zero.
     ///
     /// # Safety

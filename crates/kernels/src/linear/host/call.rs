@@ -12,9 +12,9 @@ use crate::quantized_matmul::panels::Panels;
 pub enum Matrix<'a> {
     /// As it is.
     Plain(Plain<'a>),
-    /// Affine-quantized.
+    /// Affine-quantized, as files hold it.
     Quantized(Quantized<'a>),
-    /// Affine-quantized and packed; one matrix.
+    /// Affine-quantized and packed.
     Panels(Panels<'a>),
 }
 
@@ -42,7 +42,7 @@ impl Matrix<'_> {
         match self {
             Self::Plain(matrix) => matrix.count(),
             Self::Quantized(matrix) => matrix.count(),
-            Self::Panels(_) => 1,
+            Self::Panels(matrix) => matrix.count(),
         }
     }
 }
@@ -102,7 +102,7 @@ pub struct Call<'a, T> {
     pub finish: Finish<'a, T>,
     /// For mixtures of experts.
     pub routes: Option<&'a [Route]>,
-    /// For quantized matrices.
+    /// For panels.
     pub arithmetic: Arithmetic,
 }
 

@@ -1,4 +1,4 @@
-//! Rows of the input as the products read them: normed, and float32 or rounded to int8.
+//! Rows of the input as the products read them: normed, and float32 or rounded.
 
 use super::{Call, Norm, Rows};
 use crate::host::element::each_float;
@@ -6,7 +6,7 @@ use crate::host::lanes::{Body, Bytes, Lane, dispatch, sum_over};
 use crate::host::pool::{self, Disjoint};
 use crate::host::{Level, scratch};
 use crate::matmul::host::FloatRows;
-use crate::quantized_matmul::host::activations::{Int8Rows, Layout};
+use crate::quantized_matmul::host::activations::{Layout, RoundedRows};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ const BATCH: usize = 8;
 /// Prepared rows, in the order of their places.
 pub(super) enum Prepared<'a> {
     Float(FloatRows<'a>),
-    Int8(Int8Rows<'a>),
+    Rounded(RoundedRows<'a>),
 }
 
 /// Prepares rows and hands them to `body`; rows that do not survive rounding come as float32.
@@ -30,7 +30,7 @@ pub(super) fn with_rows<T: Lane>(
 ) {
     let source = Source { level, call, rows, places };
     match layout {
-        Some(layout) => source.int8(layout, body),
+        Some(layout) => source.rounded(layout, body),
         None => source.float(body),
     }
 }
@@ -60,16 +60,13 @@ impl<T: Lane> Source<'_, T> {
         });
     }
 
-    fn int8(&self, layout: Layout, body: impl FnOnce(&Prepared<'_>)) {
+    fn rounded(&self, layout: Layout, body: impl FnOnce(&Prepared<'_>)) {
         let count = self.places.len();
         let (width, steps, sums) = (layout.bytes, layout.steps, layout.sums);
         let finite = AtomicBool::new(true);
         scratch::with_i8(count * width, |bytes| {
-            scratch::with_f32(count * (steps + sums) + steps, |floats| {
-                let (all_steps, rest) = floats.split_at_mut(count * steps);
-                let (all_sums, groups) = rest.split_at_mut(count * sums);
-                let groups = bits_of(groups);
-                layout.fill_groups(groups);
+            scratch::with_f32(count * (steps + sums), |floats| {
+                let (all_steps, all_sums) = floats.split_at_mut(count * steps);
                 let (to_bytes, to_steps, to_sums) =
                     (Disjoint::new(bytes), Disjoint::new(all_steps), Disjoint::new(all_sums));
                 self.each_batch(|batch| {
@@ -94,13 +91,8 @@ impl<T: Lane> Source<'_, T> {
                     });
                 });
                 if finite.into_inner() {
-                    body(&Prepared::Int8(Int8Rows {
-                        layout,
-                        bytes,
-                        steps: all_steps,
-                        sums: all_sums,
-                        groups,
-                    }));
+                    let (steps, sums) = (&*all_steps, &*all_sums);
+                    body(&Prepared::Rounded(RoundedRows { layout, bytes, steps, sums }));
                 } else {
                     self.float(body);
                 }
@@ -126,13 +118,6 @@ impl<T: Lane> Source<'_, T> {
         let columns = self.call.columns();
         Widen { row: &self.call.x[input * columns..(input + 1) * columns], norm: self.call.norm, out }
     }
-}
-
-/// Scratch floats as the integers that they will hold.
-#[allow(unsafe_code)]
-fn bits_of(floats: &mut [f32]) -> &mut [u32] {
-    // SAFETY: one size and alignment; any bits are valid.
-    unsafe { std::slice::from_raw_parts_mut(floats.as_mut_ptr().cast(), floats.len()) }
 }
 
 /// One row to float32, normed, padded with zeros.

@@ -7,15 +7,15 @@ use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 use crate::host::{Level, scratch};
 use crate::matmul::host as plain;
 use crate::matmul::host::FloatRows;
-use crate::quantized_matmul::host::{dequantize, matrix, panels, vector};
+use crate::quantized_matmul::host::{dequantize, panels};
 use std::ops::Range;
 
-/// Rows from which unpacking a tile once pays.
-const MANY: usize = 5;
+/// Rows up to which panels are read as fast as memory gives them: wide strips read it in order.
+const FEW: usize = 4;
 
 /// True when a strip of any width can be computed at once; others are as wide as a [`TILE`].
 pub(super) fn is_streamed(prepared: &Prepared<'_>, rows: usize) -> bool {
-    matches!(prepared, Prepared::Int8(_)) && rows < MANY
+    matches!(prepared, Prepared::Rounded(_)) && rows <= FEW
 }
 
 /// `out[m, c] = rows[m] . matrix[columns[c]] + bias[c]`, `out` with `stride` floats a row.
@@ -32,13 +32,6 @@ pub(super) fn multiply(
     debug_assert!(stride == TILE || is_streamed(prepared, rows.len()), "only streamed strips are wide");
     let width = columns.len();
     match (matrix, prepared) {
-        (Matrix::Quantized(weight), Prepared::Int8(x)) => {
-            if rows.len() >= MANY && width == TILE {
-                matrix::tile(level, weight, x, rows, columns.start, out);
-            } else {
-                vector::strip(level, weight, x, rows, columns, stride, out);
-            }
-        }
         (Matrix::Quantized(weight), Prepared::Float(x)) => {
             // Few at a time where they are used once.
             let step = if rows.len() > 4 { TILE } else { 4 };
@@ -50,7 +43,7 @@ pub(super) fn multiply(
             let values = &values[columns.start * x.columns..columns.end * x.columns];
             plain::tile(level, values, x, rows, out);
         }),
-        (Matrix::Panels(weight), Prepared::Int8(x)) => {
+        (Matrix::Panels(weight), Prepared::Rounded(x)) => {
             panels::strip(level, weight, x, rows, columns, stride, out);
         }
         (Matrix::Panels(weight), Prepared::Float(x)) => {
@@ -58,7 +51,7 @@ pub(super) fn multiply(
                 weight.widen(first, values);
             });
         }
-        (Matrix::Plain(_), Prepared::Int8(_)) => unreachable!("only quantized matrices have a layout"),
+        (_, Prepared::Rounded(_)) => unreachable!("only panels have a layout"),
     }
     if let Some(bias) = bias {
         dispatch(level, AddBias { bias, width, stride, out });

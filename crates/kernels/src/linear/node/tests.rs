@@ -62,10 +62,14 @@ fn a_packed_weight_that_does_not_fit_is_refused() {
     let experts = Array::from_slice(&[0_u32, 0], [2, 1]).unwrap();
     let x = values([2, 96], 0.1);
     let input = Input { experts: Some(&experts), ..Input::new(&x) };
-    assert!(linear(input, &maps, Finish::Store, Arithmetic::Integer).is_err());
-    let stack = quantized([2, 37, 96], 0.5, 4, 32);
-    let error = Packed::new(&stack).unwrap_err().to_string();
-    assert!(error.contains("takes one matrix"), "{error}");
+    let stack = Packed::new(&quantized([2, 37, 96], 0.5, 4, 32)).unwrap();
+    let maps = [Linear { weight: Weight::Packed(&stack), bias: None }];
+    let error = linear(Input::new(&x), &maps, Finish::Store, Arithmetic::Integer).unwrap_err().to_string();
+    assert!(error.contains("does not fit x of shape"), "{error}");
+    let bias = values([3, 37], 0.2);
+    let maps = [Linear { weight: Weight::Packed(&stack), bias: Some(&bias) }];
+    let error = linear(input, &maps, Finish::Store, Arithmetic::Integer).unwrap_err().to_string();
+    assert!(error.contains("needs [2, 37]"), "{error}");
 }
 
 #[test]
@@ -76,7 +80,6 @@ fn every_scheme_agrees_with_mlx() {
             for rows in [1, 11] {
                 let x = values([2, rows, 256], 0.1);
                 check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Float, 2e-6);
-                check(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Integer, 1e-2);
                 let packed = Packed::new(&w).unwrap();
                 let packed = Linear { weight: Weight::Packed(&packed), bias: None };
                 let got = linear(Input::new(&x), &[packed], Finish::Store, Arithmetic::Float).unwrap();
@@ -84,6 +87,8 @@ fn every_scheme_agrees_with_mlx() {
                     linear(Input::new(&x), &[map(&w, None)], Finish::Store, Arithmetic::Float).unwrap();
                 // Two orders of float32 sums.
                 close(&got[0], &expected[0], 2e-6);
+                let got = linear(Input::new(&x), &[packed], Finish::Store, Arithmetic::Integer).unwrap();
+                close(&got[0], &expected[0], 1e-4);
             }
         }
     }
@@ -164,7 +169,13 @@ fn experts_agree_with_mlx() {
         let input = Input { experts: Some(&experts), ..Input::new(&x) };
         let linears = [map(&w, Some(&bias)), Linear { weight: Weight::Plain(&plain), bias: None }];
         check(input, &linears, Finish::Store, Arithmetic::Float, 1e-5);
-        check(input, &linears[..1], Finish::Store, Arithmetic::Integer, 2e-2);
+        let packed = Packed::new(&w).unwrap();
+        let packed = Linear { weight: Weight::Packed(&packed), bias: Some(&bias) };
+        let expected = linear(input, &linears[..1], Finish::Store, Arithmetic::Float).unwrap();
+        for (arithmetic, tolerance) in [(Arithmetic::Float, 2e-6), (Arithmetic::Integer, 1e-4)] {
+            let got = linear(input, &[packed], Finish::Store, arithmetic).unwrap();
+            close(&got[0], &expected[0], tolerance);
+        }
         check(input, &[linears[0], linears[0]], Finish::Gate(Activation::Silu), Arithmetic::Float, 1e-5);
     }
 }

@@ -5,10 +5,10 @@ use super::super::panels::{HALVES, low_bits, sizes};
 use super::activations::BLOCK;
 use crate::host::pool::{self, Disjoint};
 
-/// Writes `words`, and `scales` and `biases` (in their own type), of one matrix for vectors of `lanes`.
+/// Writes `words`, and `scales` and `biases` (in their own type), of a stack of matrices for vectors of `lanes`.
 ///
 /// # Panics
-/// When the buffers have other sizes than the matrix needs.
+/// When the buffers have other sizes than the matrices need.
 pub(crate) fn pack<E: Copy + Default + Send + Sync>(
     matrix: Quantized<'_>,
     [from_scales, from_biases]: [&[E]; 2],
@@ -17,10 +17,12 @@ pub(crate) fn pack<E: Copy + Default + Send + Sync>(
     [scales, biases]: [&mut [E]; 2],
 ) {
     let (rows, columns, bits) = (matrix.rows(), matrix.columns(), matrix.scheme().bits() as usize);
-    assert_eq!([words.len(), scales.len()], sizes(matrix.scheme(), rows, columns, lanes));
+    let needed = sizes(matrix.scheme(), rows, columns, lanes).map(|size| matrix.count() * size);
+    assert_eq!([words.len(), scales.len()], needed);
     assert_eq!(scales.len(), biases.len());
     let (blocks, groups) = (columns / BLOCK, matrix.groups());
     let width = HALVES * lanes;
+    let panels = rows.div_ceil(width);
     let (words_of_panel, factors_of_panel) = (blocks * bits * width, groups * width);
     let (scales, biases) = (Disjoint::new(scales), Disjoint::new(biases));
     pool::parallel_chunks(words, words_of_panel, |panel, words| {
@@ -30,15 +32,15 @@ pub(crate) fn pack<E: Copy + Default + Send + Sync>(
         let (scales, biases) = unsafe { (scales.range(range.clone()), biases.range(range)) };
         words.fill(0);
         for place in 0..width {
-            let (half, lane, row) = (place / lanes, place % lanes, panel * width + place);
+            let (half, lane, row) = (place / lanes, place % lanes, panel % panels * width + place);
+            let (known, row) = (row < rows, panel / panels * rows + row);
             for group in 0..groups {
                 let at = group * width + place;
                 let from = row * groups + group;
-                let known = row < rows;
                 scales[at] = if known { from_scales[from] } else { E::default() };
                 biases[at] = if known { from_biases[from] } else { E::default() };
             }
-            if row < rows {
+            if known {
                 let from = &matrix.packed[row * matrix.row_words()..][..matrix.row_words()];
                 let blocks = from.chunks_exact(bits).zip(words.chunks_exact_mut(bits * width));
                 for (from, to) in blocks {

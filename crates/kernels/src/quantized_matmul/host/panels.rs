@@ -1,4 +1,4 @@
-//! Rows of activations in two terms of int8 times panels of weights. Lanes are output features, so a product needs no sum across lanes, and
+//! Rows of rounded activations, two bytes a number, times panels of weights. Lanes are output features, so a product needs no sum across lanes, and
 //! a group's scales and biases are vectors as they lie.
 //!
 //! A panel is multiplied by up to four rows at a time with all sums in registers; numbers are unpacked as they are read.
@@ -6,7 +6,7 @@
 #![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
 
 use super::super::panels::{HALVES, Panels};
-use super::activations::{BLOCK, Int8Rows, RADIX};
+use super::activations::{BLOCK, RADIX, RoundedRows};
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
@@ -26,14 +26,14 @@ const AHEAD_FACTORS: usize = 1536;
 pub(crate) fn strip(
     level: Level,
     weight: Panels<'_>,
-    x: &Int8Rows<'_>,
+    x: &RoundedRows<'_>,
     rows: Range<usize>,
     columns: Range<usize>,
     stride: usize,
     out: &mut [f32],
 ) {
     let width = HALVES * weight.lanes();
-    assert!(weight.lanes() == level.lanes() && columns.end <= weight.rows());
+    assert!(weight.lanes() == level.lanes() && weight.count() == 1 && columns.end <= weight.rows());
     assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= stride);
     assert!(out.len() >= rows.len() * stride);
     assert!(x.layout == weight.layout() && rows.end * x.layout.bytes <= x.bytes.len());
@@ -51,7 +51,7 @@ pub(crate) fn strip(
 
 struct Strip<'a, const BITS: usize> {
     weight: Panels<'a>,
-    x: &'a Int8Rows<'a>,
+    x: &'a RoundedRows<'a>,
     rows: Range<usize>,
     panels: Range<usize>,
     stride: usize,
@@ -98,7 +98,7 @@ impl<const BITS: usize> Body for Strip<'_, BITS> {
 unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
     s: S,
     weight: Panels<'_>,
-    x: &Int8Rows<'_>,
+    x: &RoundedRows<'_>,
     panel: usize,
     row: usize,
     stride: usize,
@@ -117,7 +117,6 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
         let mut quads = x.bytes.as_ptr().add(row * layout.bytes);
         let steps = x.steps.as_ptr().add(row * layout.steps);
         let sums = x.sums.as_ptr().add(row * layout.sums);
-        let steps_per_block = layout.steps / blocks;
         for group in 0..groups {
             let at = (panel * groups + group) * HALVES * S::LANES;
             let scales = factors(s, weight.scales(), at);
@@ -146,7 +145,7 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
                     s.prefetch(block.wrapping_add(AHEAD + 64 * line));
                 }
                 block = block.add(HALVES * BITS * vector);
-                let at = (group * blocks_per_group + inner) * steps_per_block;
+                let at = group * blocks_per_group + inner;
                 for m in 0..MR {
                     let step = s.splat(*steps.add(m * layout.steps + at));
                     for p in 0..HALVES {

@@ -3,7 +3,7 @@
 use crate::host::lanes::{Body, Lane, MAX_LANES, Simd, math};
 use crate::rms_norm::host::inverse_root_mean_square;
 
-/// Cosine and sine of each angle of each position.
+/// Cosine and sine of each angle of each position, times the factor.
 pub(super) struct Table<'a> {
     pub(super) cos: &'a [f32],
     pub(super) sin: &'a [f32],
@@ -20,10 +20,11 @@ impl Table<'_> {
     }
 }
 
-/// Writes cosines and sines of `position * frequencies`.
+/// Writes cosines and sines of `position * frequencies`, times a factor.
 pub(super) struct Angles<'a> {
     pub(super) frequencies: &'a [f32],
     pub(super) position: f32,
+    pub(super) factor: f32,
     pub(super) cos: &'a mut [f32],
     pub(super) sin: &'a mut [f32],
 }
@@ -34,17 +35,17 @@ impl Body for Angles<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let position = s.splat(self.position);
-        let limit = s.splat(math::SIN_COS_LIMIT);
+        let (limit, factor) = (s.splat(math::SIN_COS_LIMIT), s.splat(self.factor));
         for at in (0..self.frequencies.len()).step_by(S::LANES) {
             let angle = s.mul(position, f32::get(s, self.frequencies, at));
             let (sin, cos) = math::sin_cos(s, angle);
-            f32::put(s, self.cos, at, cos);
-            f32::put(s, self.sin, at, sin);
+            f32::put(s, self.cos, at, s.mul(cos, factor));
+            f32::put(s, self.sin, at, s.mul(sin, factor));
             if s.any(s.lt(limit, s.abs(angle))) {
                 let end = self.frequencies.len().min(at + S::LANES);
                 for i in at..end {
                     let (sin, cos) = f64::from(self.position * self.frequencies[i]).sin_cos();
-                    (self.cos[i], self.sin[i]) = (cos as f32, sin as f32);
+                    (self.cos[i], self.sin[i]) = (cos as f32 * self.factor, sin as f32 * self.factor);
                 }
             }
         }

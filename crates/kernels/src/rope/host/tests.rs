@@ -14,11 +14,13 @@ fn expected<E: Lane>(x: &[E], norm: Option<(&[E], f32)>, rope: &Rope, position: 
         let factor = 1.0 / (mean + f64::from(eps)).sqrt();
         x.iter_mut().zip(wide(weight)).for_each(|(x, w)| *x *= factor * w);
     }
-    let half = rope.frequencies.len();
-    for (i, frequency) in rope.frequencies.iter().enumerate() {
+    let frequencies = rope.frequencies.at(0);
+    let half = frequencies.len();
+    for (i, frequency) in frequencies.iter().enumerate() {
         let (sin, cos) = f64::from(position * frequency).sin_cos();
         let (a, b) = if rope.traditional { (2 * i, 2 * i + 1) } else { (i, i + half) };
-        (x[a], x[b]) = (x[a] * cos - x[b] * sin, x[a] * sin + x[b] * cos);
+        let factor = f64::from(rope.factor);
+        (x[a], x[b]) = (factor * (x[a] * cos - x[b] * sin), factor * (x[a] * sin + x[b] * cos));
     }
     x
 }
@@ -44,7 +46,8 @@ fn check_type<E: Lane>() {
             (Offset::Each(&each), false, false),
             (Offset::Same(-3), true, false),
         ] {
-            let rope = Rope { frequencies: frequencies.clone().into(), traditional, scale: 0.5 };
+            let factor = if norm { 1.0 } else { 1.3 };
+            let rope = Rope { traditional, scale: 0.5, factor, ..Rope::fixed(frequencies.clone()) };
             for level in Level::available() {
                 let mut out_q = vec![E::default(); b * hq * l * width];
                 let mut out_k = vec![E::default(); b * hk * l * width];
@@ -92,7 +95,7 @@ fn b13_partial_rotation_takes_exponent_and_pair_distance_from_the_rotated_width(
     for position in [0, 1, 5000] {
         let angles = [f64::from(position), f64::from(position) * 0.01];
         let heads = Heads::contiguous("test", "x", &x, [1, 1, 1, 16], Layout::HeadsFirst).unwrap();
-        let options = Rope { frequencies: frequencies.clone().into(), traditional: false, scale: 1.0 };
+        let options = Rope::fixed(frequencies.clone());
         for level in Level::available() {
             let mut out = [0.0; 16];
             rope(level, heads, &options, Offset::Same(position), &mut out).unwrap();
@@ -120,10 +123,45 @@ fn b16_identical_rows_of_a_batch_rotate_identically() {
     let heads = Heads::contiguous("test", "x", &x, [2, 3, 1, 8], Layout::HeadsFirst).unwrap();
     for offset in [Offset::Same(11), Offset::Each(&[11, 11])] {
         let mut out = [0.0; 48];
-        let options = Rope { frequencies: frequencies.clone().into(), traditional: false, scale: 1.0 };
+        let options = Rope::fixed(frequencies.clone());
         rope(Level::best(), heads, &options, offset, &mut out).unwrap();
         assert_eq!(out[..24], out[24..]);
     }
+}
+
+#[test]
+fn a_growing_base_belongs_to_each_row_of_the_batch() {
+    let (b, h, l, width, longest) = (3, 2, 5, 16, 100.0);
+    let x: Vec<f32> = Random::new(8).vec(b * h * l * width, 1.0);
+    let heads = Heads::contiguous("test", "x", &x, [b, h, l, width], Layout::HeadsFirst).unwrap();
+    let frequencies = Frequencies::Dynamic { dims: 12, base: 10_000.0, factor: 2.0, longest };
+    let dynamic = Rope { frequencies, ..Rope::fixed([]) };
+    for offsets in [[7, 96, 300], [95, 95, 95]] {
+        let mut out = vec![0.0; x.len()];
+        rope(Level::best(), heads, &dynamic, Offset::Each(&offsets), &mut out).unwrap();
+        for (row, out) in out.chunks(width).enumerate() {
+            let (batch, head, at) = (row / (h * l), row / l % h, row % l);
+            let end = f64::from(offsets[batch]) + l as f64;
+            let base = 10_000.0 * (2.0 * end.max(longest) / longest - 1.0).powf(12.0 / 10.0);
+            let own = Rope::fixed(inverse_frequencies(base as f32, 12));
+            let position = (offsets[batch] + at as i32) as f32;
+            let expected = expected(heads.row(batch, head, at), None, &own, position);
+            close("growing base", out, &expected, |_| 2.0 * ulp::<f32>());
+        }
+    }
+    let mut same = vec![0.0; x.len()];
+    rope(Level::best(), heads, &dynamic, Offset::Same(95), &mut same).unwrap();
+    let mut each = vec![0.0; x.len()];
+    rope(Level::best(), heads, &dynamic, Offset::Each(&[95; 3]), &mut each).unwrap();
+    assert_eq!(same, each);
+    rope(
+        Level::best(),
+        Heads::<f32>::contiguous("test", "x", &[], [3, 2, 0, 16], Layout::HeadsFirst).unwrap(),
+        &dynamic,
+        Offset::Same(0),
+        &mut [],
+    )
+    .unwrap();
 }
 
 #[test]
@@ -132,7 +170,7 @@ fn many_rows_are_cut_into_pieces() {
     let frequencies = inverse_frequencies(500_000.0, width);
     let x: Vec<f32> = Random::new(2).vec(l * h * width, 1.0);
     let heads = Heads::contiguous("test", "x", &x, [1, h, l, width], Layout::PositionsFirst).unwrap();
-    let options = Rope { frequencies: frequencies.into(), traditional: false, scale: 1.0 };
+    let options = Rope::fixed(frequencies);
     let mut out = vec![0.0; x.len()];
     rope(Level::best(), heads, &options, Offset::Same(9), &mut out).unwrap();
     for (row, out) in out.chunks(width).enumerate() {
@@ -145,7 +183,7 @@ fn many_rows_are_cut_into_pieces() {
 fn operands_that_do_not_fit_are_refused_by_name() {
     let x = [0.0_f32; 48];
     let frequencies = inverse_frequencies(10_000.0, 8);
-    let options = Rope { frequencies: frequencies.into(), traditional: false, scale: 1.0 };
+    let options = Rope::fixed(frequencies);
     let view = |shape| Heads::contiguous("test", "x", &x, shape, Layout::HeadsFirst).unwrap();
     let refuse = |shape, offset: Offset<'_>, out: usize| {
         rope(Level::best(), view(shape), &options, offset, &mut vec![0.0; out]).unwrap_err().to_string()

@@ -16,22 +16,6 @@ impl Bytes for Avx2 {
         unsafe { _mm256_loadu_si256(from.cast()) }
     }
     #[inline(always)]
-    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> __m256i {
-        let mut buffer = [0_u8; 32];
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, buffer.as_mut_ptr(), count.min(32));
-            self.load_bytes(buffer.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_strided(self, from: *const u8, stride: usize) -> __m256i {
-        unsafe {
-            let steps = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-            let offsets = _mm256_mullo_epi32(steps, _mm256_set1_epi32(stride as i32));
-            _mm256_i32gather_epi32::<1>(from.cast(), offsets)
-        }
-    }
-    #[inline(always)]
     unsafe fn splat_four(self, from: *const i8) -> __m256i {
         unsafe { _mm256_set1_epi32(from.cast::<i32>().read_unaligned()) }
     }
@@ -104,34 +88,7 @@ impl Bytes for Avx2 {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
-    fn as_floats(self, bytes: __m256i) -> __m256 {
-        unsafe { _mm256_castsi256_ps(bytes) }
-    }
-    #[inline(always)]
     fn as_bytes(self, floats: __m256) -> __m256i {
         unsafe { _mm256_castps_si256(floats) }
-    }
-    #[inline(always)]
-    fn pick(self, values: __m256, index: __m256i) -> __m256 {
-        unsafe { _mm256_permutevar8x32_ps(values, index) }
-    }
-    #[inline(always)]
-    fn four_sums(self, [a, b, c, d]: [__m256; 4]) -> [f32; 4] {
-        unsafe { four_sums(a, b, c, d) }
-    }
-}
-
-/// The sums of the lanes of four vectors.
-///
-/// # Safety
-/// The machine has AVX2.
-#[inline(always)]
-pub(super) unsafe fn four_sums(a: __m256, b: __m256, c: __m256, d: __m256) -> [f32; 4] {
-    unsafe {
-        let sums = _mm256_hadd_ps(_mm256_hadd_ps(a, b), _mm256_hadd_ps(c, d));
-        let sums = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps::<1>(sums));
-        let mut out = [0.0; 4];
-        _mm_storeu_ps(out.as_mut_ptr(), sums);
-        out
     }
 }

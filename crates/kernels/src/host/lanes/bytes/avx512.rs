@@ -1,7 +1,6 @@
 //! Sixteen lanes with AVX-512 BW, VNNI and VBMI.
 
 use super::super::avx512::Avx512;
-use super::avx2::four_sums;
 use super::{Bytes, Lane};
 use std::arch::x86_64::*;
 use strata_contracts::Dtype;
@@ -16,18 +15,6 @@ impl Bytes for Avx512 {
     #[inline(always)]
     unsafe fn load_bytes(self, from: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> __m512i {
-        unsafe { _mm512_maskz_loadu_epi8(first(count), from.cast()) }
-    }
-    #[inline(always)]
-    unsafe fn load_strided(self, from: *const u8, stride: usize) -> __m512i {
-        unsafe {
-            let steps = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
-            let offsets = _mm512_mullo_epi32(steps, _mm512_set1_epi32(stride as i32));
-            _mm512_i32gather_epi32::<1>(offsets, from.cast())
-        }
     }
     #[inline(always)]
     unsafe fn splat_four(self, from: *const i8) -> __m512i {
@@ -116,54 +103,8 @@ impl Bytes for Avx512 {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(at.cast()) }
     }
     #[inline(always)]
-    fn as_floats(self, bytes: __m512i) -> __m512 {
-        unsafe { _mm512_castsi512_ps(bytes) }
-    }
-    #[inline(always)]
     fn as_bytes(self, floats: __m512) -> __m512i {
         unsafe { _mm512_castps_si512(floats) }
-    }
-    #[inline(always)]
-    fn transpose(self, rows: &mut [__m512; 16]) {
-        // Within 128-bit parts pairs of rows, then fours; then parts among rows four and eight apart.
-        unsafe {
-            let x = *rows;
-            let mut y = x;
-            for i in (0..16).step_by(4) {
-                let low = _mm512_castps_pd(_mm512_unpacklo_ps(x[i], x[i + 1]));
-                let high = _mm512_castps_pd(_mm512_unpackhi_ps(x[i], x[i + 1]));
-                let low2 = _mm512_castps_pd(_mm512_unpacklo_ps(x[i + 2], x[i + 3]));
-                let high2 = _mm512_castps_pd(_mm512_unpackhi_ps(x[i + 2], x[i + 3]));
-                y[i] = _mm512_castpd_ps(_mm512_unpacklo_pd(low, low2));
-                y[i + 1] = _mm512_castpd_ps(_mm512_unpackhi_pd(low, low2));
-                y[i + 2] = _mm512_castpd_ps(_mm512_unpacklo_pd(high, high2));
-                y[i + 3] = _mm512_castpd_ps(_mm512_unpackhi_pd(high, high2));
-            }
-            // Part `p` of `y[4 g + j]` holds rows `4 g ..` of column `4 p + j`.
-            for j in 0..4 {
-                let even = _mm512_shuffle_f32x4::<0x88>(y[j], y[j + 4]);
-                let odd = _mm512_shuffle_f32x4::<0xdd>(y[j], y[j + 4]);
-                let even2 = _mm512_shuffle_f32x4::<0x88>(y[j + 8], y[j + 12]);
-                let odd2 = _mm512_shuffle_f32x4::<0xdd>(y[j + 8], y[j + 12]);
-                rows[j] = _mm512_shuffle_f32x4::<0x88>(even, even2);
-                rows[j + 8] = _mm512_shuffle_f32x4::<0xdd>(even, even2);
-                rows[j + 4] = _mm512_shuffle_f32x4::<0x88>(odd, odd2);
-                rows[j + 12] = _mm512_shuffle_f32x4::<0xdd>(odd, odd2);
-            }
-        }
-    }
-    #[inline(always)]
-    fn pick(self, values: __m512, index: __m512i) -> __m512 {
-        unsafe { _mm512_permutexvar_ps(index, values) }
-    }
-    #[inline(always)]
-    fn four_sums(self, rows: [__m512; 4]) -> [f32; 4] {
-        unsafe {
-            // Halves are added first; then four rows share each addition.
-            let half = |x| _mm256_add_ps(_mm512_castps512_ps256(x), _mm512_extractf32x8_ps::<1>(x));
-            let [a, b, c, d] = [half(rows[0]), half(rows[1]), half(rows[2]), half(rows[3])];
-            four_sums(a, b, c, d)
-        }
     }
     #[inline(always)]
     unsafe fn load_some<E: Lane>(self, from: *const E, count: usize) -> __m512 {

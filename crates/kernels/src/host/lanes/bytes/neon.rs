@@ -16,21 +16,6 @@ impl Bytes for Neon {
         unsafe { vld1q_u8(from) }
     }
     #[inline(always)]
-    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> uint8x16_t {
-        let mut bytes = [0; 16];
-        unsafe {
-            std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count.min(16));
-            vld1q_u8(bytes.as_ptr())
-        }
-    }
-    #[inline(always)]
-    unsafe fn load_strided(self, from: *const u8, stride: usize) -> uint8x16_t {
-        unsafe {
-            let word = |i: usize| from.add(i * stride).cast::<u32>().read_unaligned();
-            vreinterpretq_u8_u32(vld1q_u32([word(0), word(1), word(2), word(3)].as_ptr()))
-        }
-    }
-    #[inline(always)]
     unsafe fn splat_four(self, from: *const i8) -> uint8x16_t {
         unsafe { vreinterpretq_u8_u32(vdupq_n_u32(from.cast::<u32>().read_unaligned())) }
     }
@@ -78,20 +63,7 @@ impl Bytes for Neon {
         unsafe { vcvtq_f32_s32(vreinterpretq_s32_u8(integers)) }
     }
     #[inline(always)]
-    fn as_floats(self, bytes: uint8x16_t) -> float32x4_t {
-        unsafe { vreinterpretq_f32_u8(bytes) }
-    }
-    #[inline(always)]
     fn as_bytes(self, floats: float32x4_t) -> uint8x16_t {
         unsafe { vreinterpretq_u8_f32(floats) }
-    }
-    #[inline(always)]
-    fn pick(self, values: float32x4_t, index: uint8x16_t) -> float32x4_t {
-        unsafe {
-            // Byte `j` of lane `i` comes from byte `4 * index[i] + j`.
-            let lanes = vandq_u32(vreinterpretq_u32_u8(index), vdupq_n_u32(3));
-            let at = vmlaq_u32(vdupq_n_u32(0x0302_0100), lanes, vdupq_n_u32(0x0404_0404));
-            vreinterpretq_f32_u8(vqtbl1q_u8(vreinterpretq_u8_f32(values), vreinterpretq_u8_u32(at)))
-        }
     }
 }

@@ -18,16 +18,6 @@ impl Bytes for Portable {
         unsafe { from.cast::<Sixteen>().read_unaligned() }
     }
     #[inline(always)]
-    unsafe fn load_some_bytes(self, from: *const u8, count: usize) -> Sixteen {
-        let mut bytes = [0; 16];
-        unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), count.min(16)) };
-        bytes
-    }
-    #[inline(always)]
-    unsafe fn load_strided(self, from: *const u8, stride: usize) -> Sixteen {
-        from_fn(|i| unsafe { *from.add(i / 4 * stride + i % 4) })
-    }
-    #[inline(always)]
     unsafe fn splat_four(self, from: *const i8) -> Sixteen {
         from_fn(|i| unsafe { *from.add(i % 4) }.cast_unsigned())
     }
@@ -65,16 +55,8 @@ impl Bytes for Portable {
         integers(bytes).map(|x| x as f32)
     }
     #[inline(always)]
-    fn as_floats(self, bytes: Sixteen) -> [f32; 4] {
-        integers(bytes).map(|bits| f32::from_bits(bits.cast_unsigned()))
-    }
-    #[inline(always)]
     fn as_bytes(self, floats: [f32; 4]) -> Sixteen {
         bytes(floats.map(|x| x.to_bits().cast_signed()))
-    }
-    #[inline(always)]
-    fn pick(self, values: [f32; 4], index: Sixteen) -> [f32; 4] {
-        from_fn(|lane| values[usize::from(index[4 * lane]) % 4])
     }
 }
 
