@@ -63,7 +63,11 @@ pub(crate) struct KvArgs {
     /// Quantize keys and values layer by layer, as a `kv_config.json` lists them; `auto` is the one in the model's folder
     #[arg(long, value_name = "FILE", group = "kv_format")]
     pub(crate) kv_config: Option<PathBuf>,
-    /// Quantize from the time on when so many tokens are there [default: 5000 with --kv-bits, 0 with --kv-config]
+    /// Round keys and values to a codebook after a rotation (TurboQuant): 1 to 4 bits of a key's value and of a value's, or one
+    /// number for both
+    #[arg(long, value_name = "BITS[,BITS]", group = "kv_format", value_parser = parse_kv_turbo)]
+    pub(crate) kv_turbo: Option<[u8; 2]>,
+    /// Quantize from the time on when so many tokens are there [default: 5000 with --kv-bits, otherwise 0]
     #[arg(long, value_name = "N", requires = "kv_format")]
     pub(crate) quantized_kv_start: Option<u32>,
 }
@@ -71,6 +75,15 @@ pub(crate) struct KvArgs {
 fn parse_kv_bits(text: &str) -> Result<u32, String> {
     let bits = text.parse().map_err(|_| format!("{text:?} is no number of bits"))?;
     QuantScheme::affine(bits, 64).map(QuantScheme::bits).map_err(|error| error.to_string())
+}
+
+fn parse_kv_turbo(text: &str) -> Result<[u8; 2], String> {
+    let (keys, values) = text.split_once(',').unwrap_or((text, text));
+    let bits = |text: &str| match text.parse() {
+        Ok(bits @ 1..=4) => Ok(bits),
+        _ => Err(format!("codebooks have 1 to 4 bits, not {text:?}")),
+    };
+    Ok([bits(keys)?, bits(values)?])
 }
 
 fn parse_kv_group(text: &str) -> Result<u32, String> {

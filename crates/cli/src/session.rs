@@ -169,6 +169,8 @@ fn kv_scheme(args: &KvArgs, folder: &ModelDir) -> Result<KvScheme> {
     const START: u32 = 5000;
     let (format, start) = if let Some(bits) = args.kv_bits {
         (KvFormat::Affine(QuantScheme::affine(bits, args.kv_group_size.unwrap_or(64))?), START)
+    } else if let Some([keys, values]) = args.kv_turbo {
+        (KvFormat::Turbo { keys, values }, 0)
     } else if let Some(file) = &args.kv_config {
         let (layers, absent, help) = if file.as_os_str() == "auto" {
             let absent = format!("{} holds no kv_config.json", folder.path().display());

@@ -28,10 +28,12 @@ pub mod host;
 pub mod layer_norm;
 pub mod paged_attention;
 pub mod qk_norm_rope;
+pub mod quantize;
 pub mod quantized_attention;
 pub mod rms_norm;
 pub mod rope;
 pub mod sample;
+pub mod turbo;
 
 pub mod embedding;
 pub mod linear;

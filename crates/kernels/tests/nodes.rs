@@ -11,8 +11,8 @@ use strata_kernels::qk_norm_rope::{self, Norms};
 use strata_kernels::rms_norm::Overflow;
 use strata_kernels::rope::{self, Rope};
 use strata_kernels::{
-    causal_conv, experts, gated_delta, layer_norm, matmul, paged_attention, quantized_attention, rms_norm,
-    sample,
+    causal_conv, experts, gated_delta, layer_norm, matmul, paged_attention, quantize, quantized_attention,
+    rms_norm, sample, turbo,
 };
 use strata_tensor::{Array, Dtype, fast, ops, random};
 
@@ -121,6 +121,76 @@ fn routes_and_sums_of_experts_equal_their_references() {
         let (_, shares) = experts::route(&logits, 4, true).unwrap();
         assert!(experts::combine(&residual, &said, &shares).unwrap_err().to_string().contains("do not fit"));
     }
+}
+
+#[test]
+fn rows_are_quantized_to_the_bits_of_mlx() {
+    for (dtype, _) in FLOATS {
+        for bits in [2, 3, 4, 5, 6, 8] {
+            for group in [32, 64, 128] {
+                let scheme = QuantScheme::affine(bits, group).unwrap();
+                // A slice of longer rows; rows of a single value; zeros.
+                let x = normal(&[2, 3, 7, 384], u64::from(bits), dtype).slice_axis(3, 128, 384).unwrap();
+                let flat = ops::full([1, 3, 7, 256], &Array::from_f32(-0.75), dtype).unwrap();
+                let zeros = ops::zeros([1, 3, 7, 256], dtype).unwrap();
+                for x in [x, flat, zeros] {
+                    let got = quantize::quantize(&x, scheme).unwrap();
+                    let expected = quantize::reference::quantize(&x, scheme).unwrap();
+                    let parts = |q: ops::Quantized| [q.weight, q.scales, q.biases.unwrap()];
+                    for (got, expected) in parts(got).iter().zip(&parts(expected)) {
+                        assert_eq!(got.shape(), expected.shape());
+                        assert_eq!(bytes(got), bytes(expected), "{dtype}, {bits} bits, groups of {group}");
+                    }
+                }
+            }
+        }
+    }
+    let odd = normal(&[2, 48], 1, Dtype::Float32);
+    assert!(quantize::quantize(&odd, QuantScheme::affine(4, 32).unwrap()).is_err());
+}
+
+/// Stored keys or values.
+fn stored([codes, norms]: &[Array; 2], bits: u8) -> turbo::Stored<'_> {
+    turbo::Stored { codes, norms, bits }
+}
+
+#[test]
+fn attention_over_rotated_codes_equals_its_reference() {
+    for (dtype, bound) in FLOATS {
+        for (l, bits) in [(1, [4, 2]), (6, [3, 1])] {
+            let (b, hq, hkv, room, d) = (2, 6, 2, 40, 64);
+            let q = normal(&[b, l, hq, d], 1, dtype).transpose(&[0, 2, 1, 3]).unwrap();
+            let encoded =
+                |seed, bits| turbo::reference::encode(&normal(&[b, hkv, room, d], seed, dtype), bits);
+            let (k, v) = (encoded(2, bits[0]).unwrap(), encoded(3, bits[1]).unwrap());
+            let first = |parts: &[Array; 2]| parts.each_ref().map(|x| x.slice_axis(2, 0, 33).unwrap());
+            let (first_k, first_v) = (first(&k), first(&v));
+            let slices = (stored(&first_k, bits[0]), stored(&first_v, bits[1]));
+            let whole = (stored(&k, bits[0]), stored(&v, bits[1]));
+            for layout in [Layout::HeadsFirst, Layout::PositionsFirst] {
+                let options = attention::Options::new(0.125, Span::Causal);
+                let expected =
+                    turbo::reference::turbo_attention(&q, slices.0, slices.1, &options, layout).unwrap();
+                let got = turbo::turbo_attention(&q, slices.0, slices.1, &options, layout).unwrap();
+                close(&got, &expected, 8.0 * bound);
+                // The whole buffers, and how much of them is live.
+                let options = attention::Options { end: Some(Offset::At(33)), ..options };
+                let got = turbo::turbo_attention(&q, whole.0, whole.1, &options, layout).unwrap();
+                close(&got, &expected, 8.0 * bound);
+            }
+        }
+        let x = normal(&[2, 3, 5, 64], 9, dtype);
+        let [codes, norms] = turbo::encode(&x, 4).unwrap();
+        let [expected_codes, expected_norms] = turbo::reference::encode(&x, 4).unwrap();
+        assert_eq!(codes.shape(), expected_codes.shape());
+        close(&norms, &expected_norms, 4e-6);
+        // Coordinates on a midpoint may take either level.
+        let back = |codes: &Array| turbo::reference::decode(codes, &norms, 4, Dtype::Float32).unwrap();
+        let apart = back(&codes).subtract(&back(&expected_codes)).unwrap().to_vec::<f32>().unwrap();
+        assert!(apart.iter().filter(|x| **x != 0.0).count() <= apart.len() / 500);
+    }
+    let error = turbo::encode(&normal(&[2, 48], 1, Dtype::Float32), 4).unwrap_err().to_string();
+    assert!(error.contains("power of two"), "{error}");
 }
 
 #[test]

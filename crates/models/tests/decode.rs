@@ -100,12 +100,18 @@ fn steps_of_every_family_give_the_bits_of_their_graphs() {
 }
 
 #[test]
+fn steps_of_every_cache_format_give_the_bits_of_their_graphs() {
+    let affine = |bits| KvFormat::Affine(QuantScheme::affine(bits, 32).unwrap());
+    for format in [affine(8), affine(3), KvFormat::Turbo { keys: 4, values: 2 }] {
+        let mut composition = fast();
+        composition.kv.format = format;
+        check("llama/kv", &composition, true);
+    }
+}
+
+#[test]
 fn what_is_not_made_of_host_kernels_is_built_as_ever() {
     check("llama/f32", &support::composition(), false);
-    let quantized = KvFormat::Affine(QuantScheme::affine(8, 32).unwrap());
-    let mut composition = fast();
-    composition.kv.format = quantized;
-    check("llama/kv", &composition, false);
     let mut paged = fast();
     paged.kv.page = Some(16);
     check("llama/f32", &paged, false);

@@ -96,10 +96,11 @@ fn every_family_is_made_of_host_kernels() {
 #[test]
 fn every_cache_format_is_read_by_host_kernels() {
     let affine = |bits| KvFormat::Affine(QuantScheme::affine(bits, 32).unwrap());
-    for bits in [4, 8] {
+    let turbo = |keys, values| KvFormat::Turbo { keys, values };
+    for format in [affine(4), affine(8), turbo(4, 4), turbo(3, 2)] {
         let mut composition = fast();
-        composition.kv.format = affine(bits);
-        check("llama/kv", &composition, &["Quantize"]);
+        composition.kv.format = format;
+        check("llama/kv", &composition, &[]);
     }
     let mut paged = fast();
     paged.kv.page = Some(16);

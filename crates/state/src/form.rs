@@ -55,7 +55,7 @@ impl Form {
             let &Self { kv_heads, head_dim, .. } = self;
             return Err(Error::Shape { kv_heads, head_dim, rows, keys: k, values: v });
         }
-        self.format.encode(&Planes::new(vec![keys.clone(), values.clone()]))
+        self.format.encode(&Planes::new(vec![keys.clone(), values.clone()]), self.host_kernels)
     }
 
     /// What queries of rows see; the reference kernels take a mask even where it hides nothing, as mlx-lm's do.
@@ -114,7 +114,7 @@ impl Form {
     /// This form after its change of format, and what is stored in it.
     pub(crate) fn converted(&self, stored: Option<&Planes>) -> Result<(Self, Option<Planes>)> {
         let Some((format, _)) = &self.later else { return Ok((self.clone(), stored.cloned())) };
-        let stored = stored.map(|stored| format.encode(stored)).transpose()?;
+        let stored = stored.map(|stored| format.encode(stored, self.host_kernels)).transpose()?;
         Ok((Self { format: format.clone(), later: None, ..self.clone() }, stored))
     }
 

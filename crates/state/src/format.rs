@@ -4,13 +4,13 @@
 use crate::error::{Error, Result};
 use crate::planes::Planes;
 use crate::pool::PagedRead;
-use crate::turbo;
 use strata_contracts::{Dtype, KvFormat, LayerKind, LayerKv, QuantScheme};
-use strata_kernels::Offset;
 use strata_kernels::attention;
 use strata_kernels::host::heads::Layout;
 use strata_kernels::paged_attention::{self, Pages};
+use strata_kernels::quantize::quantize;
 use strata_kernels::quantized_attention::quantized_attention;
+use strata_kernels::turbo::{self, reference as rotation};
 use strata_tensor::ops::{self, Quantized};
 use strata_tensor::{Array, fast, fast::Mask};
 
@@ -69,20 +69,22 @@ impl Format {
         Ok(Self::Affine(scheme))
     }
 
-    /// Planes of dense keys and values.
-    pub(crate) fn encode(&self, dense: &Planes) -> Result<Planes> {
+    /// Planes of dense keys and values; `host` in fast mode on a CPU.
+    pub(crate) fn encode(&self, dense: &Planes, host: bool) -> Result<Planes> {
         let mut planes = Vec::with_capacity(6);
         match (self, dense.arrays()) {
             (Self::Affine(scheme), dense) => {
+                let quantize = if host { quantize } else { ops::quantize };
                 for plane in dense {
-                    let Quantized { weight, scales, biases, .. } = ops::quantize(plane, *scheme)?;
+                    let Quantized { weight, scales, biases, .. } = quantize(plane, *scheme)?;
                     planes.extend([weight, scales]);
                     planes.extend(biases);
                 }
             }
             (Self::Turbo { keys, values }, [k, v]) => {
-                planes.extend(turbo::encode(k, *keys)?);
-                planes.extend(turbo::encode(v, *values)?);
+                let encode = if host { turbo::encode } else { rotation::encode };
+                planes.extend(encode(k, *keys)?);
+                planes.extend(encode(v, *values)?);
             }
             (_, dense) => planes.extend_from_slice(dense),
         }
@@ -94,7 +96,7 @@ impl Format {
         match (self, planes.arrays()) {
             (Self::Turbo { .. }, _) => {
                 let [keys, values] = self.rotated(planes, Dtype::Float32)?;
-                Ok((turbo::rotate_back(&keys)?, turbo::rotate_back(&values)?))
+                Ok((rotation::rotate_back(&keys)?, rotation::rotate_back(&values)?))
             }
             (Self::Affine(scheme), [kw, ks, kb, vw, vs, vb]) => Ok((
                 ops::dequantize(&matrix(kw, ks, kb, *scheme), None)?,
@@ -108,7 +110,7 @@ impl Format {
     fn rotated(&self, planes: &Planes, dtype: Dtype) -> Result<[Array; 2]> {
         match (self, planes.arrays()) {
             (Self::Turbo { keys, values }, [kc, kn, vc, vn]) => {
-                Ok([turbo::decode(kc, kn, *keys, dtype)?, turbo::decode(vc, vn, *values, dtype)?])
+                Ok([rotation::decode(kc, kn, *keys, dtype)?, rotation::decode(vc, vn, *values, dtype)?])
             }
             (_, planes) => Ok([planes[0].clone(), planes[1].clone()]),
         }
@@ -181,22 +183,10 @@ impl Format {
                 let (keys, values) = (matrix(kw, ks, kb, *scheme), matrix(vw, vs, vb, *scheme));
                 quantized_attention(queries, &keys, &values, options, layout)?
             }
-            (Self::Turbo { .. }, _) => {
-                let end = match options.end {
-                    Some(Offset::At(end)) => end as usize,
-                    None => planes.len(),
-                    Some(Offset::Array(_)) => return Ok(None),
-                };
-                let stored = planes.slice(0, end)?;
-                let [keys, values] = self.rotated(&stored, dtype)?;
-                let queries = turbo::rotate(queries)?;
-                let options = attention::Options { end: None, ..*options };
-                let out = attention::attention(&queries, &keys, &values, &options, Layout::HeadsFirst)?;
-                let out = turbo::rotate_back(&out)?;
-                match layout {
-                    Layout::HeadsFirst => out,
-                    Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3)?,
-                }
+            (Self::Turbo { keys, values }, [kc, kn, vc, vn]) => {
+                let keys = turbo::Stored { codes: kc, norms: kn, bits: *keys };
+                let values = turbo::Stored { codes: vc, norms: vn, bits: *values };
+                turbo::turbo_attention(queries, keys, values, options, layout)?
             }
             _ => return Ok(None),
         }))
@@ -243,9 +233,9 @@ impl Format {
             }
             (Self::Turbo { .. }, _) => {
                 let [keys, values] = self.rotated(planes, queries.dtype())?;
-                let queries = turbo::rotate(queries)?;
+                let queries = rotation::rotate(queries)?;
                 let out = fast::scaled_dot_product_attention(&queries, &keys, &values, scale, mask, None)?;
-                Ok(Some(turbo::rotate_back(&out)?))
+                Ok(Some(rotation::rotate_back(&out)?))
             }
             _ => Ok(None),
         }
@@ -264,8 +254,8 @@ impl Format {
     ) -> Result<Array> {
         if let Self::Turbo { .. } = self {
             let dense = Planes::new(self.rotated(planes, queries.dtype())?.to_vec());
-            let out = Self::Dense.by_hand(&dense, &turbo::rotate(queries)?, scale, cap, mask)?;
-            return turbo::rotate_back(&out);
+            let out = Self::Dense.by_hand(&dense, &rotation::rotate(queries)?, scale, cap, mask)?;
+            return Ok(rotation::rotate_back(&out)?);
         }
         let shape = queries.shape();
         let (b, heads, l, d) = (shape[0], shape[1], shape[2], shape[3]);

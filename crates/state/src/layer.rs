@@ -3,7 +3,6 @@
 use crate::cache::Cache;
 use crate::error::{Error, Result};
 use crate::form::Form;
-use crate::format::Format;
 use crate::mixed::MixedRows;
 use crate::paged::PagedCache;
 use crate::plain::PlainCache;
@@ -201,8 +200,8 @@ impl LayerState {
     /// Where a recorded step writes the next position; `None` where it cannot.
     pub(crate) fn place(&self) -> Option<Place> {
         match self {
-            Self::Plain(cache) if cache.form().format == Format::Dense => cache.place(),
-            Self::Rotating(cache) if cache.form().format == Format::Dense => cache.place(),
+            Self::Plain(cache) => cache.place(),
+            Self::Rotating(cache) => cache.place(),
             _ => None,
         }
     }

@@ -33,7 +33,6 @@ mod shared;
 mod snapshot;
 mod state;
 mod step;
-mod turbo;
 
 pub use bytes::{bytes_per_token, projected_bytes};
 pub use disk::DiskCache;

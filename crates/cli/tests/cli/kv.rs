@@ -32,6 +32,20 @@ fn quantized_keys_and_values_are_used_from_their_start_on() {
 }
 
 #[test]
+fn keys_and_values_are_rounded_to_a_codebook_when_that_is_asked_for() {
+    let home = Home::of("llama/kv");
+    for kernels in ["reference", "fast"] {
+        let answer = |args: &[&str]| answer(&home, &[args, &["--kernels", kernels]].concat());
+        let plain = answer(&[]);
+        let coarse = answer(&["--kv-turbo", "1"]);
+        assert_ne!(coarse, plain, "1 bit leaves a trace");
+        assert_eq!(answer(&["--kv-turbo", "1,1"]), coarse);
+        assert_ne!(answer(&["--kv-turbo", "1,4"]), coarse);
+        assert_eq!(answer(&["--kv-turbo", "1", "--quantized-kv-start", "500"]), plain);
+    }
+}
+
+#[test]
 fn a_kv_config_json_is_applied_when_it_is_asked_for() {
     let home = Home::of("llama/kv");
     let plain = answer(&home, &[]);

@@ -44,6 +44,10 @@ fn quantizations_that_do_not_exist_are_usage_errors() {
     usage_error(&["generate", "--kv-bits", "7", "hi"], "no 7-bit");
     usage_error(&["generate", "--kv-bits", "8", "--kv-group-size", "48", "hi"], "groups of 48");
     usage_error(&["generate", "--kv-group-size", "32", "hi"], "--kv-bits");
+    for bits in ["5", "0", "4,", "4,3,2", "four"] {
+        usage_error(&["generate", "--kv-turbo", bits, "hi"], "codebooks have 1 to 4 bits");
+    }
+    usage_error(&["generate", "--kv-turbo", "4", "--kv-bits", "8", "hi"], "--kv-bits");
     usage_error(&["generate", "--quantized-kv-start", "32", "hi"], "--kv-bits");
 }
 

@@ -120,6 +120,8 @@ fn append(layer: &mut LayerState, keys: &Array, values: &Array, phase: Phase) ->
 #[derive(Clone)]
 pub(crate) struct Rounding {
     format: KvFormat,
+    /// Norms are sums, which kernels and MLX's operations add up in different orders.
+    kernels: KernelSet,
     /// Tokens at layers, as states that hold nothing else: what rounding to a codebook makes of them.
     alone: Rc<RefCell<HashMap<(u64, usize), Alone>>>,
 }
@@ -131,8 +133,8 @@ struct Alone {
 }
 
 impl Rounding {
-    pub(crate) fn new(format: KvFormat) -> Self {
-        Self { format, alone: Rc::default() }
+    pub(crate) fn new(format: KvFormat, kernels: KernelSet) -> Self {
+        Self { format, kernels, alone: Rc::default() }
     }
 
     /// One part of tokens, rounded: `[H, T, D]`.
@@ -188,7 +190,7 @@ impl Rounding {
             let Shape { kv_heads, key, value, .. } = shape(kind);
             let dense = |part, dim| array(&[&[token]], layer, part, kv_heads, dim);
             let kv = KvScheme { format: self.format.clone(), ..KvScheme::default() };
-            let composition = Composition { kernels: KernelSet::Reference, kv, ..Composition::default() };
+            let composition = Composition { kernels: self.kernels, kv, ..Composition::default() };
             let mut state = State::compose(&[kind], &composition).expect("composes");
             append(state.layer(0), &dense(Part::Key, key), &dense(Part::Value, value), Phase::Decode);
             state.advance(1);

@@ -34,7 +34,7 @@ impl World {
         let composition = Composition { kernels, kv: kv.clone(), ..Composition::default() };
         let state = State::compose(&layers, &composition).expect("composes");
         let empty = state.clone();
-        let rounding = Rounding::new(kv.format.clone());
+        let rounding = Rounding::new(kv.format.clone(), kernels);
         Self { state, rows: vec![Row::default()], kernels, kv, layers, rounding, next: 1, empty }
     }
 
@@ -83,7 +83,7 @@ impl World {
         {
             row.tokens.extend(tokens);
         }
-        let plain = Rounding::new(KvFormat::Plain);
+        let plain = Rounding::new(KvFormat::Plain, KernelSet::Reference);
         for (layer, &kind) in self.layers.iter().enumerate() {
             let (out, window) = (&outs[layer], shape(kind).window);
             let (heads, dim) = (out.dim(1) as usize, out.dim(3) as usize);
@@ -326,7 +326,7 @@ impl World {
             assert!(parts.is_empty());
             return;
         }
-        let plain = Rounding::new(KvFormat::Plain);
+        let plain = Rounding::new(KvFormat::Plain, KernelSet::Reference);
         let rounding = if self.is_converted(row, layer) { &self.rounding } else { &plain };
         let expected = rounding.parts(seen, layer, kind);
         assert_eq!(parts.len(), expected.len(), "layer {layer}, row {r}");

@@ -92,6 +92,20 @@ impl Simd for Avx2 {
         }
     }
     #[inline(always)]
+    fn choose(self, table: &[f32; 16], bits: [u32; 4]) -> __m256 {
+        unsafe {
+            let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let holds = |bits: u32| {
+                let own = _mm256_and_si256(_mm256_set1_epi32(bits.cast_signed()), lane);
+                _mm256_cmpeq_epi32(own, lane)
+            };
+            let of = |bits, value| _mm256_and_si256(holds(bits), _mm256_set1_epi32(value));
+            let number = _mm256_or_si256(_mm256_or_si256(of(bits[0], 1), of(bits[1], 2)), of(bits[2], 4));
+            let half = |at: usize| _mm256_permutevar8x32_ps(_mm256_loadu_ps(table[at..].as_ptr()), number);
+            _mm256_blendv_ps(half(0), half(8), _mm256_castsi256_ps(holds(bits[3])))
+        }
+    }
+    #[inline(always)]
     fn add(self, a: __m256, b: __m256) -> __m256 {
         unsafe { _mm256_add_ps(a, b) }
     }

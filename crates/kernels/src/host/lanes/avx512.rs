@@ -97,6 +97,17 @@ impl Simd for Avx512 {
         }
     }
     #[inline(always)]
+    fn choose(self, table: &[f32; 16], bits: [u32; 4]) -> __m512 {
+        unsafe {
+            let number = _mm512_maskz_set1_epi32(bits[0] as __mmask16, 1);
+            let with = |number, mask: u32, bit| {
+                _mm512_mask_or_epi32(number, mask as __mmask16, number, _mm512_set1_epi32(bit))
+            };
+            let number = with(with(with(number, bits[1], 2), bits[2], 4), bits[3], 8);
+            _mm512_permutexvar_ps(number, _mm512_loadu_ps(table.as_ptr()))
+        }
+    }
+    #[inline(always)]
     fn add(self, a: __m512, b: __m512) -> __m512 {
         unsafe { _mm512_add_ps(a, b) }
     }

@@ -103,6 +103,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `index` is a multiple of `LANES` and the row holds that many values from there.
     unsafe fn unpack<const BITS: u32>(self, row: *const u32, index: usize) -> Self::V;
+    /// Lane `i` is `table[n]`, where bit `j` of `n` is bit `i` of `bits[j]`.
+    #[inline(always)]
+    fn choose(self, table: &[f32; 16], bits: [u32; 4]) -> Self::V {
+        let number = |lane: usize| (0..4).map(|j| (bits[j] >> lane & 1) << j).sum::<u32>();
+        let values: [f32; MAX_LANES] = std::array::from_fn(|lane| table[number(lane) as usize]);
+        // SAFETY: a vector has at most so many lanes.
+        unsafe { self.load(values.as_ptr()) }
+    }
 
     /// `a + b`.
     fn add(self, a: Self::V, b: Self::V) -> Self::V;

@@ -220,9 +220,25 @@ fn sums_and_unpacked_values_land_in_their_lanes() {
             assert_eq!(got, expected as f32, "{level:?} {BITS} bits, value {i}");
         }
     }
+    struct Choose<'a>([u32; 4], &'a mut [f32]);
+    impl Body for Choose<'_> {
+        type Out = usize;
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> usize {
+            let table = std::array::from_fn(|i| 10.0 * i as f32);
+            f32::put(s, self.1, 0, s.choose(&table, self.0));
+            S::LANES
+        }
+    }
     let x: Vec<f32> = (0..256).map(|i| (i * i % 101) as f32).collect();
     for level in Level::available() {
         let mut out = [0.0; MAX_LANES];
+        let bits = [0x9e37_79b9_u32, 0xdead_beef, 0x0f1e_2d3c, 0x1234_5678];
+        let lanes = dispatch(level, Choose(bits, &mut out));
+        for (i, got) in out.iter().enumerate().take(lanes) {
+            let number: u32 = (0..4).map(|j| (bits[j] >> i & 1) << j).sum();
+            assert_eq!(*got, 10.0 * number as f32, "{level:?} lane {i}");
+        }
         let lanes = dispatch(level, Sums(&x, &mut out));
         for i in 0..lanes {
             assert_eq!(out[i], x[i * lanes..(i + 1) * lanes].iter().sum::<f32>(), "{level:?} {i}");

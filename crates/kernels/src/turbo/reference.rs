@@ -1,56 +1,16 @@
-//! Keys and values rounded to a codebook after a random rotation (TurboQuant, arXiv 2504.19874, the variant for mean squared
-//! error). A vector `x` of length `d` becomes its norm and, of the rotated unit vector `√d · H S x / |x|`, the nearest entry
-//! of a scalar codebook for each coordinate: these coordinates are near to independent normal variables whatever `x` is.
-//! `S` flips signs at random and `H` is the Walsh–Hadamard transform, so the rotation costs `d log d`.
-//!
-//! The rotation keeps inner products. Attention therefore rotates each query once, reads keys and values rotated as they
-//! are stored, and rotates the result back, also once.
-//!
-//! Codes of `b` bits are stored as `b` planes of single bits: word `j` of plane `i` has bit `i` of coordinates `32 j` to
-//! `32 j + 31`, the first in the lowest place.
+//! The same in tensor operations.
 
-use crate::error::Result;
-use strata_tensor::{Array, Dtype, ops};
+use super::{Stored, WORD, bounds, levels, sign};
+use crate::attention::{Options, reference};
+use crate::host::heads::Layout;
+use strata_tensor::{Array, Dtype, Result, ops};
 
-/// Positive halves of the codebooks of 1 to 4 bits: the Lloyd–Max quantizers of the standard normal distribution (Max 1960),
-/// computed to convergence.
-const CODEBOOKS: [&[f32]; 4] = [
-    &[0.797_884_6],
-    &[0.452_780_04, 1.510_417_6],
-    &[0.245_094_18, 0.756_005_3, 1.343_909_3, 2.151_945_7],
-    &[
-        0.128_395_03,
-        0.388_048_3,
-        0.656_759_1,
-        0.942_340_46,
-        1.256_231_2,
-        1.618_046_4,
-        2.069_017_2,
-        2.732_589_6,
-    ],
-];
-
-/// Bits of one word of a bit plane.
-const WORD: usize = 32;
-
-/// Words that hold `values` codes of `bits` bits.
-pub(crate) fn words(values: usize, bits: u8) -> usize {
-    values / WORD * bits as usize
-}
-
-/// Why vectors of `values` values cannot be stored with `bits` bits, if so.
-pub(crate) fn check(values: usize, bits: u8) -> Result<(), String> {
-    if !(1..=4).contains(&bits) {
-        return Err(format!("there are codebooks of 1 to 4 bits, none of {bits}"));
-    }
-    if !values.is_power_of_two() || values < WORD {
-        return Err(format!("vectors of {values} values are not a power of two from 32 on"));
-    }
-    Ok(())
-}
-
-/// `[…, D]` -> codes, uint32 `[…, D · bits / 32]`, and norms, float32 `[…, 1]`.
-pub(crate) fn encode(x: &Array, bits: u8) -> Result<[Array; 2]> {
+/// `[..., D]` -> codes, uint32 `[..., D * bits / 32]`, and norms, float32 `[..., 1]`.
+///
+/// # Errors
+/// What MLX reports.
+#[track_caller]
+pub fn encode(x: &Array, bits: u8) -> Result<[Array; 2]> {
     let d = x.dim(-1) as usize;
     let x = x.astype(Dtype::Float32)?;
     let norm = x.square()?.sum(-1, true)?.sqrt()?;
@@ -59,7 +19,7 @@ pub(crate) fn encode(x: &Array, bits: u8) -> Result<[Array; 2]> {
     let coordinates = rotate(&unit)?.multiply_number((d as f32).sqrt())?;
     let bounds = bounds(bits);
     let bounds = Array::from_slice(&bounds, [bounds.len() as i32])?;
-    let above = coordinates.expand_dims(&[-1])?.greater(&bounds)?; // […, D, 2^bits - 1]
+    let above = coordinates.expand_dims(&[-1])?.greater(&bounds)?; // [..., D, 2^bits - 1]
     let code = above.astype(Dtype::Uint32)?.sum(-1, false)?;
     let mut shape = code.shape().to_vec();
     shape.pop();
@@ -69,12 +29,16 @@ pub(crate) fn encode(x: &Array, bits: u8) -> Result<[Array; 2]> {
         let plane = code.right_shift(&Array::scalar(bit))?.bitwise_and(&Array::scalar(1u32))?;
         plane.reshape(of_words.as_slice())?.left_shift(&places)?.sum(-1, false)
     });
-    let planes = planes.collect::<strata_tensor::Result<Vec<_>>>()?;
+    let planes = planes.collect::<Result<Vec<_>>>()?;
     Ok([ops::concatenate(&planes.iter().collect::<Vec<_>>(), -1)?, norm])
 }
 
-/// The rotated vectors that codes and norms stand for, `[…, D]` of `dtype`.
-pub(crate) fn decode(codes: &Array, norms: &Array, bits: u8, dtype: Dtype) -> Result<Array> {
+/// The rotated vectors that codes and norms stand for, `[..., D]` of `dtype`.
+///
+/// # Errors
+/// What MLX reports.
+#[track_caller]
+pub fn decode(codes: &Array, norms: &Array, bits: u8, dtype: Dtype) -> Result<Array> {
     let words = codes.dim(-1) / i32::from(bits);
     let d = words * WORD as i32;
     let mut shape = codes.shape().to_vec();
@@ -84,57 +48,69 @@ pub(crate) fn decode(codes: &Array, norms: &Array, bits: u8, dtype: Dtype) -> Re
         codes.reshape(of_planes.as_slice())?.right_shift(&places()?)?.bitwise_and(&Array::scalar(1u32))?;
     let weights: Vec<u32> = (0..u32::from(bits)).collect();
     let weights = Array::from_slice(&weights, [i32::from(bits), 1, 1])?;
-    let code = bit.left_shift(&weights)?.sum(-3, false)?; // […, words, 32]
+    let code = bit.left_shift(&weights)?.sum(-3, false)?; // [..., words, 32]
     shape.push(d);
     let levels = levels(bits);
     let values =
         Array::from_slice(&levels, [levels.len() as i32])?.take(&code.reshape(shape.as_slice())?, 0)?;
     let scale = norms.multiply_number(1.0 / (d as f32).sqrt())?;
-    Ok(values.multiply(&scale)?.astype(dtype)?)
+    values.multiply(&scale)?.astype(dtype)
 }
 
 /// `H S x` along the last axis, in `x`'s type.
-pub(crate) fn rotate(x: &Array) -> Result<Array> {
+///
+/// # Errors
+/// What MLX reports.
+#[track_caller]
+pub fn rotate(x: &Array) -> Result<Array> {
     let signs = signs(x.dim(-1))?;
-    Ok(x.astype(Dtype::Float32)?.multiply(&signs)?.hadamard(None)?.astype(x.dtype())?)
+    x.astype(Dtype::Float32)?.multiply(&signs)?.hadamard(None)?.astype(x.dtype())
 }
 
 /// The inverse of [`rotate`].
-pub(crate) fn rotate_back(x: &Array) -> Result<Array> {
+///
+/// # Errors
+/// What MLX reports.
+#[track_caller]
+pub fn rotate_back(x: &Array) -> Result<Array> {
     let signs = signs(x.dim(-1))?;
-    Ok(x.astype(Dtype::Float32)?.hadamard(None)?.multiply(&signs)?.astype(x.dtype())?)
+    x.astype(Dtype::Float32)?.hadamard(None)?.multiply(&signs)?.astype(x.dtype())
 }
 
-/// `0…31`, the places of a word's bits.
-fn places() -> strata_tensor::Result<Array> {
+/// As [`turbo_attention`](super::turbo_attention).
+///
+/// # Errors
+/// What MLX reports.
+#[track_caller]
+pub fn turbo_attention(
+    q: &Array,
+    k: Stored<'_>,
+    v: Stored<'_>,
+    options: &Options<'_>,
+    layout: Layout,
+) -> Result<Array> {
+    let keys = decode(k.codes, k.norms, k.bits, q.dtype())?;
+    let values = decode(v.codes, v.norms, v.bits, q.dtype())?;
+    let out = rotate_back(&reference::attention(&rotate(q)?, &keys, &values, options, Layout::HeadsFirst)?)?;
+    match layout {
+        Layout::HeadsFirst => Ok(out),
+        Layout::PositionsFirst => out.transpose(&[0, 2, 1, 3])?.flatten(2, 3),
+    }
+}
+
+/// `0 .. 32`, the places of a word's bits.
+fn places() -> Result<Array> {
     ops::arange(0.0, WORD as f64, 1.0, Dtype::Uint32)
 }
 
-/// All levels of a codebook, ascending.
-fn levels(bits: u8) -> Vec<f32> {
-    let half = CODEBOOKS[bits as usize - 1];
-    half.iter().rev().map(|level| -level).chain(half.iter().copied()).collect()
-}
-
-/// Midpoints between levels.
-fn bounds(bits: u8) -> Vec<f32> {
-    levels(bits).windows(2).map(|pair| f32::midpoint(pair[0], pair[1])).collect()
-}
-
-/// Signs of the rotation, ±1: the same for every process, or files could not be read again (splitmix64 of the index).
-fn signs(values: i32) -> strata_tensor::Result<Array> {
-    let sign = |index: i32| {
-        let mut z = (index as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        if (z ^ (z >> 31)) & 1 == 0 { 1.0 } else { -1.0 }
-    };
-    Array::from_slice(&(0..values).map(sign).collect::<Vec<f32>>(), [values])
+fn signs(values: i32) -> Result<Array> {
+    Array::from_slice(&(0..values as usize).map(sign).collect::<Vec<f32>>(), [values])
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::turbo::words;
     use strata_tensor::random;
 
     fn normal(shape: [i32; 4]) -> Array {
