@@ -133,26 +133,6 @@ impl<'a> Panels<'a> {
     pub(crate) fn layout(self) -> Layout {
         Layout::new(self.columns, self.scheme.group_size() as usize, phases(self.scheme.bits()))
     }
-
-    /// Row `row` as float32: `scale * n + bias`.
-    pub(crate) fn widen(self, row: usize, out: &mut [f32]) {
-        let width = HALVES * self.lanes;
-        let (panel, place) = (row / width, row % width);
-        let (half, lane) = (place / self.lanes, place % self.lanes);
-        let (bits, groups) = (self.scheme.bits() as usize, self.groups());
-        let group = self.scheme.group_size() as usize;
-        let panel_words = &self.words[panel * self.columns / BLOCK * bits * width..];
-        for (index, out) in out.chunks_exact_mut(BLOCK).enumerate() {
-            let block = &panel_words[(index * HALVES + half) * bits * self.lanes..][..bits * self.lanes];
-            let at = (panel * groups + index * BLOCK / group) * width + place;
-            let scale = self.scales.get(at);
-            let bias = self.biases.map_or_else(|| self.symmetric_bias() * scale, |biases| biases.get(at));
-            for (column, out) in out.iter_mut().enumerate() {
-                let n = number(block, bits, self.lanes, lane, column);
-                *out = scale.mul_add(n as f32, bias);
-            }
-        }
-    }
 }
 
 /// What the biases of a symmetric matrix are, in scales.
@@ -178,28 +158,4 @@ pub(crate) const fn low_bits(bits: usize) -> usize {
 /// Numbers in a byte of the low bits' words.
 pub(crate) const fn phases(bits: u32) -> usize {
     8 / low_bits(bits as usize)
-}
-
-/// Number `column` of a lane of a block.
-fn number(block: &[u32], bits: usize, lanes: usize, lane: usize, column: usize) -> u32 {
-    if bits == 6 {
-        let (first, quad, byte) = (column / 16 * 3, column % 16 / 4, column % 4);
-        let byte = |word: usize| block[(first + word) * lanes + lane] >> (8 * byte) & 0xff;
-        return if quad < 3 { byte(quad) & 63 } else { byte(0) >> 6 << 4 | byte(1) >> 6 << 2 | byte(2) >> 6 };
-    }
-    let low = low_bits(bits);
-    let phases = 8 / low;
-    // Byte and phase within the word; the quad is word and phase together.
-    let (word, byte, phase) = (column / (4 * phases), column % (4 * phases) / phases, column % phases);
-    let field = |word: u32, byte: usize, bits: usize, phase: usize| {
-        word >> (8 * byte + bits * phase) & ((1 << bits) - 1)
-    };
-    let quad = word * phases + phase;
-    let high = if bits == low {
-        0
-    } else {
-        let bit = quad * 4 * lanes + 4 * lane + byte;
-        block[low * lanes + bit / 32] >> (bit % 32) & 1
-    };
-    field(block[word * lanes + lane], byte, low, phase) | high << low
 }

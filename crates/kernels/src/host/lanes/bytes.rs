@@ -95,6 +95,8 @@ pub trait Bytes: Simd {
     /// `sums + u * s` over the four bytes of each lane, `u` unsigned and `s` signed (never -128), exact in 32 bits.
     /// Without `WIDE`, bytes of `u` are below 128.
     fn dot<const WIDE: bool>(self, sums: Self::I, u: Self::I, s: Self::I) -> Self::I;
+    /// Byte `byte` of each lane, 0 the lowest, as floats.
+    fn byte_to_floats(self, bytes: Self::I, byte: usize) -> Self::V;
     /// 32-bit integers as floats.
     fn to_floats(self, integers: Self::I) -> Self::V;
     /// Asks for the cache line at an address that may be anywhere, into the second-level cache: the first one waits for too few lines

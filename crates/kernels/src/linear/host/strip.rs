@@ -6,7 +6,6 @@ use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 use crate::host::{Level, scratch};
 use crate::matmul::host as plain;
-use crate::matmul::host::FloatRows;
 use crate::quantized_matmul::host::{dequantize, panels};
 use std::ops::Range;
 
@@ -35,8 +34,12 @@ pub(super) fn multiply(
         (Matrix::Quantized(weight), Prepared::Float(x)) => {
             // Few at a time where they are used once.
             let step = if rows.len() > 4 { TILE } else { 4 };
-            widened(level, step, x.columns, x, &rows, columns, out, |first, values| {
-                dequantize::rows(level, weight, first, values);
+            scratch::with_f32(step * x.columns, |values| {
+                for first in columns.clone().step_by(step) {
+                    let values = &mut values[..(columns.end - first).min(step) * x.columns];
+                    dequantize::rows(level, weight, first, values);
+                    plain::tile(level, values, x, rows.clone(), &mut out[first - columns.start..]);
+                }
             });
         }
         (Matrix::Plain(weight), Prepared::Float(x)) => each_float!(weight.values(), values => {
@@ -47,35 +50,13 @@ pub(super) fn multiply(
             panels::strip(level, weight, x, rows, columns, stride, out);
         }
         (Matrix::Panels(weight), Prepared::Float(x)) => {
-            widened(level, 1, weight.columns(), x, &rows, columns, out, |first, values| {
-                weight.widen(first, values);
-            });
+            panels::float_strip(level, weight, x, rows, columns, stride, out);
         }
         (_, Prepared::Rounded(_)) => unreachable!("only panels have a layout"),
     }
     if let Some(bias) = bias {
         dispatch(level, AddBias { bias, width, stride, out });
     }
-}
-
-/// Float32 arithmetic: rows of the matrix are widened, `step` at a time.
-fn widened(
-    level: Level,
-    step: usize,
-    inner: usize,
-    x: &FloatRows<'_>,
-    rows: &Range<usize>,
-    columns: Range<usize>,
-    out: &mut [f32],
-    widen: impl Fn(usize, &mut [f32]),
-) {
-    scratch::with_f32(step * inner, |values| {
-        for first in columns.clone().step_by(step) {
-            let values = &mut values[..(columns.end - first).min(step) * inner];
-            widen(first, values);
-            plain::tile(level, values, x, rows.clone(), &mut out[first - columns.start..]);
-        }
-    });
 }
 
 struct AddBias<'a> {

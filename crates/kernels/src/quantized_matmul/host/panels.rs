@@ -5,11 +5,12 @@
 #![allow(unsafe_code)]
 #![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
 
-use super::super::panels::{HALVES, Panels};
+use super::super::panels::{HALVES, Panels, phases};
 use super::activations::{BLOCK, RADIX, RoundedRows};
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
+use crate::matmul::host::FloatRows;
 use std::ops::Range;
 
 /// Vectors of four numbers a lane in a block.
@@ -174,6 +175,128 @@ unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
 #[inline(always)]
 fn dot<S: Bytes, const BITS: usize>(s: S, sums: S::I, numbers: S::I, x: S::I) -> S::I {
     if BITS == 8 { s.dot::<true>(sums, numbers, x) } else { s.dot::<false>(sums, numbers, x) }
+}
+
+/// [`strip`] in float32: `x` as it is, each weight `scale * n + bias` with one rounding.
+pub(crate) fn float_strip(
+    level: Level,
+    weight: Panels<'_>,
+    x: &FloatRows<'_>,
+    rows: Range<usize>,
+    columns: Range<usize>,
+    stride: usize,
+    out: &mut [f32],
+) {
+    let width = HALVES * weight.lanes();
+    assert!(weight.lanes() == level.lanes() && weight.count() == 1 && columns.end <= weight.rows());
+    assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= stride);
+    assert!(out.len() >= rows.len() * stride);
+    assert!(x.columns == weight.columns() && rows.end * FloatRows::stride(x.columns) <= x.values.len());
+    let panels = columns.start / width..columns.end.div_ceil(width);
+    let strip = FloatStrip::<0> { weight, x, rows, panels, stride, out };
+    match weight.scheme().bits() {
+        2 => dispatch(level, strip.of_bits::<2>()),
+        3 => dispatch(level, strip.of_bits::<3>()),
+        4 => dispatch(level, strip.of_bits::<4>()),
+        5 => dispatch(level, strip.of_bits::<5>()),
+        6 => dispatch(level, strip.of_bits::<6>()),
+        _ => dispatch(level, strip.of_bits::<8>()),
+    }
+}
+
+struct FloatStrip<'a, const BITS: usize> {
+    weight: Panels<'a>,
+    x: &'a FloatRows<'a>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    stride: usize,
+    out: &'a mut [f32],
+}
+
+impl<'a> FloatStrip<'a, 0> {
+    fn of_bits<const BITS: usize>(self) -> FloatStrip<'a, BITS> {
+        let Self { weight, x, rows, panels, stride, out } = self;
+        FloatStrip { weight, x, rows, panels, stride, out }
+    }
+}
+
+impl<const BITS: usize> Body for FloatStrip<'_, BITS> {
+    type Out = ();
+
+    #[inline(always)]
+    fn run<S: Bytes>(self, s: S) {
+        let Self { weight, x, rows, panels, stride, out } = self;
+        for panel in panels.clone() {
+            let out = &mut out[(panel - panels.start) * HALVES * S::LANES..];
+            let mut row = rows.start;
+            while row < rows.end {
+                let out = &mut out[(row - rows.start) * stride..];
+                // SAFETY: panels and rows exist (`float_strip`), and `out` has room for them.
+                row += unsafe {
+                    if S::TILE >= 24 && rows.end - row >= 4 {
+                        float_product::<S, BITS, 4>(s, weight, x, panel, row, stride, out)
+                    } else if rows.end - row >= 2 {
+                        float_product::<S, BITS, 2>(s, weight, x, panel, row, stride, out)
+                    } else {
+                        float_product::<S, BITS, 1>(s, weight, x, panel, row, stride, out)
+                    }
+                };
+            }
+        }
+    }
+}
+
+/// Multiplies `MR` rows of floats with a panel and returns `MR`.
+#[inline(always)]
+unsafe fn float_product<S: Bytes, const BITS: usize, const MR: usize>(
+    s: S,
+    weight: Panels<'_>,
+    x: &FloatRows<'_>,
+    panel: usize,
+    row: usize,
+    stride: usize,
+    out: &mut [f32],
+) -> usize {
+    let vector = 4 * S::LANES;
+    let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
+    let (phases, rows) = (phases(BITS as u32), FloatRows::stride(x.columns));
+    let mut totals = [[s.splat(0.0); HALVES]; MR];
+    // SAFETY: the caller's promise: panels and rows exist.
+    unsafe {
+        let numbers: *const u8 = weight.words().as_ptr().cast();
+        let numbers = numbers.add(panel * blocks * HALVES * BITS * vector);
+        let x = x.values.as_ptr().add(row * rows);
+        for index in 0..blocks {
+            let at = (panel * groups + index * groups / blocks) * HALVES * S::LANES;
+            let scales = factors(s, weight.scales(), at);
+            let biases = match weight.biases() {
+                Some(biases) => factors(s, biases, at),
+                None => scales.map(|scale| s.mul(scale, s.splat(weight.symmetric_bias()))),
+            };
+            let block = numbers.add(index * HALVES * BITS * vector);
+            for quad in 0..QUADS {
+                for p in 0..HALVES {
+                    let four = numbers_of::<S, BITS>(s, block.add(p * BITS * vector), quad);
+                    for byte in 0..4 {
+                        let column = quad / phases * 4 * phases + byte * phases + quad % phases;
+                        let n = s.byte_to_floats(four, byte);
+                        let weight = s.fma(scales[p], n, biases[p]);
+                        for m in 0..MR {
+                            let x = s.splat(*x.add(m * rows + index * BLOCK + column));
+                            totals[m][p] = s.fma(x, weight, totals[m][p]);
+                        }
+                    }
+                }
+            }
+        }
+        for (m, totals) in totals.into_iter().enumerate() {
+            let out = &mut out[m * stride..][..HALVES * S::LANES];
+            for (p, total) in totals.into_iter().enumerate() {
+                s.store(out.as_mut_ptr().add(p * S::LANES), total);
+            }
+        }
+    }
+    MR
 }
 
 /// Scales or biases of a group of a panel.

@@ -80,6 +80,18 @@ impl Bytes for Avx2 {
         }
     }
     #[inline(always)]
+    fn byte_to_floats(self, bytes: __m256i, byte: usize) -> __m256 {
+        unsafe {
+            let low = match byte {
+                0 => bytes,
+                1 => _mm256_srli_epi32::<8>(bytes),
+                2 => _mm256_srli_epi32::<16>(bytes),
+                _ => return _mm256_cvtepi32_ps(_mm256_srli_epi32::<24>(bytes)),
+            };
+            _mm256_cvtepi32_ps(_mm256_and_si256(low, _mm256_set1_epi32(0xff)))
+        }
+    }
+    #[inline(always)]
     fn to_floats(self, integers: __m256i) -> __m256 {
         unsafe { _mm256_cvtepi32_ps(integers) }
     }

@@ -95,6 +95,18 @@ impl Bytes for Avx512 {
         unsafe { _mm512_dpbusd_epi32(sums, u, s) }
     }
     #[inline(always)]
+    fn byte_to_floats(self, bytes: __m512i, byte: usize) -> __m512 {
+        unsafe {
+            let low = match byte {
+                0 => bytes,
+                1 => _mm512_srli_epi32::<8>(bytes),
+                2 => _mm512_srli_epi32::<16>(bytes),
+                _ => return _mm512_cvtepi32_ps(_mm512_srli_epi32::<24>(bytes)),
+            };
+            _mm512_cvtepi32_ps(_mm512_and_si512(low, _mm512_set1_epi32(0xff)))
+        }
+    }
+    #[inline(always)]
     fn to_floats(self, integers: __m512i) -> __m512 {
         unsafe { _mm512_cvtepi32_ps(integers) }
     }

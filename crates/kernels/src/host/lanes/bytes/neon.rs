@@ -59,6 +59,13 @@ impl Bytes for Neon {
         }
     }
     #[inline(always)]
+    fn byte_to_floats(self, bytes: uint8x16_t, byte: usize) -> float32x4_t {
+        unsafe {
+            let shifted = vshlq_u32(vreinterpretq_u32_u8(bytes), vdupq_n_s32(-8 * byte as i32));
+            vcvtq_f32_u32(vandq_u32(shifted, vdupq_n_u32(0xff)))
+        }
+    }
+    #[inline(always)]
     fn to_floats(self, integers: uint8x16_t) -> float32x4_t {
         unsafe { vcvtq_f32_s32(vreinterpretq_s32_u8(integers)) }
     }

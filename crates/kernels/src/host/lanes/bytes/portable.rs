@@ -51,6 +51,10 @@ impl Bytes for Portable {
         }))
     }
     #[inline(always)]
+    fn byte_to_floats(self, bytes: Sixteen, byte: usize) -> [f32; 4] {
+        from_fn(|lane| f32::from(bytes[4 * lane + byte]))
+    }
+    #[inline(always)]
     fn to_floats(self, bytes: Sixteen) -> [f32; 4] {
         integers(bytes).map(|x| x as f32)
     }
