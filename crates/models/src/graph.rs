@@ -26,4 +26,13 @@ pub trait Graph {
 
     /// All weights, for evaluating them together and counting their bytes.
     fn weights(&self) -> Vec<&Array>;
+
+    /// Bytes of weights that a decode step of `rows` rows reads at most: all but the table's rows that are not looked up, and the
+    /// experts that are not chosen.
+    fn step_bytes(&self, rows: usize) -> usize;
+}
+
+/// Bytes of arrays together.
+pub(crate) fn bytes<'a>(arrays: impl IntoIterator<Item = &'a Array>) -> usize {
+    arrays.into_iter().map(Array::nbytes).sum()
 }

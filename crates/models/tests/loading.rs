@@ -277,3 +277,20 @@ fn separate_experts_equal_stacked_ones() {
     let refusal = separate.without("model.layers.1.mlp.experts.3.up_proj.weight").refusal();
     assert!(refusal.contains("model.layers.1.mlp.experts.3.up_proj.weight"), "{refusal}");
 }
+
+#[test]
+fn a_step_reads_the_head_and_the_chosen_experts_but_no_more_of_the_table_than_its_rows() {
+    let all = |folder: &Tiny| -> [usize; 3] {
+        let graph = folder.load().unwrap();
+        let all = graph.weights().iter().map(|w| w.nbytes()).sum();
+        [all, graph.step_bytes(1), graph.step_bytes(2)]
+    };
+    // The table is the head.
+    let [total, one, two] = all(&Tiny::of("gemma3_text/f32"));
+    assert_eq!([one, two], [total, total]);
+    // Two layers of 5 experts of three matrices 32 x 64, of which a row takes 3, beside a table of 101 x 64 in float32.
+    let [total, one, two] = all(&Tiny::of("qwen3_moe/f32"));
+    let (table, expert) = (101 * 64 * 4, 3 * 32 * 64 * 4);
+    assert_eq!(one, total - table - 2 * 2 * expert);
+    assert_eq!(two, total - table);
+}

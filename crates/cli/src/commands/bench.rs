@@ -43,9 +43,8 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
     let first = Spread::of(runs.iter().map(|r| r.first_token.as_secs_f64() * 1e3));
 
     let [primitives, kernels] = bench.primitives(&prompt)?;
-    let weight_bytes: usize = graph.weights().iter().map(|w| w.nbytes()).sum();
     let kv_bytes = kv_bytes(graph.as_ref(), &composition, prompt.len() + args.r#gen as usize / 2)?;
-    let step_bytes = weight_bytes as u64 + u64::from(args.batch) * kv_bytes;
+    let step_bytes = graph.step_bytes(args.batch as usize) as u64 + u64::from(args.batch) * kv_bytes;
     let bandwidth = memory_bandwidth();
     let share = decode_rates.median / rows * step_bytes as f64 / bandwidth;
     let dtype = composition.activations.map_or("as stored", Dtype::name);

@@ -5,7 +5,7 @@
 
 use crate::config::Config;
 use crate::error::Result;
-use crate::graph::Graph;
+use crate::graph::{Graph, bytes};
 use crate::layers::activation::Gate;
 use crate::layers::attention::{Attention, Heads};
 use crate::layers::decoder::{Block, Decoder};
@@ -170,6 +170,11 @@ impl Block for QwenBlock {
         let norms = [self.input_layernorm.weight(), self.post_attention_layernorm.weight()];
         self.self_attn.weights().chain(self.mlp.weights()).chain(norms).collect()
     }
+
+    fn step_bytes(&self, rows: usize) -> usize {
+        let unread = if let FeedForward::Sparse(moe) = &self.mlp { moe.unread_bytes(rows) } else { 0 };
+        bytes(self.weights()) - unread
+    }
 }
 
 impl FeedForward {
@@ -203,6 +208,13 @@ impl SparseMoe {
             experts: SwitchGlu::load(source, path, hidden, sizes, gate)?,
             sizes,
         })
+    }
+
+    /// Bytes of experts that so many rows leave unread at least.
+    fn unread_bytes(&self, rows: usize) -> usize {
+        let Experts { count, per_token, .. } = self.sizes;
+        let all = bytes(self.experts.weights());
+        all - all / count as usize * (rows * per_token as usize).min(count as usize)
     }
 
     /// `residual` + the block of `x`.

@@ -4,7 +4,7 @@ use super::embedding::Embedding;
 use super::head::Head;
 use super::norm::RmsNorm;
 use crate::error::Result;
-use crate::graph::Graph;
+use crate::graph::{Graph, bytes};
 use strata_contracts::GraphDeclaration;
 use strata_state::{LayerState, Phase, Positions, State};
 use strata_tensor::Array;
@@ -30,6 +30,11 @@ pub(crate) trait Block {
     ) -> Result<Array>;
 
     fn weights(&self) -> Vec<&Array>;
+
+    /// Bytes of weights that a step of so many rows reads at most.
+    fn step_bytes(&self, _rows: usize) -> usize {
+        bytes(self.weights())
+    }
 }
 
 impl<B: Block> Graph for Decoder<B> {
@@ -57,5 +62,10 @@ impl<B: Block> Graph for Decoder<B> {
         all.push(self.norm.weight());
         all.extend(self.lm_head.weights());
         all
+    }
+
+    fn step_bytes(&self, rows: usize) -> usize {
+        let layers: usize = self.layers.iter().map(|layer| layer.step_bytes(rows)).sum();
+        layers + self.norm.weight().nbytes() + self.lm_head.bytes(&self.embed_tokens)
     }
 }

@@ -2,6 +2,7 @@
 
 use super::linear::Linear;
 use crate::error::Result;
+use crate::graph::bytes;
 use crate::weights::{Matrix, Source};
 use std::cell::OnceCell;
 use strata_contracts::{Dtype, QuantMode};
@@ -92,6 +93,11 @@ impl Embedding {
             let _ = self.head.set(Linear::of(self.table.clone(), None, self.host)?);
         }
         Ok(self.head.get().expect("was just set"))
+    }
+
+    /// Bytes of the table as a tied head.
+    pub(crate) fn head_bytes(&self) -> usize {
+        self.head.get().map_or_else(|| bytes(self.weights()), |head| bytes(head.weights()))
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

@@ -3,6 +3,7 @@
 use super::embedding::Embedding;
 use super::linear::Linear;
 use crate::error::Result;
+use crate::graph::bytes;
 use crate::weights::Source;
 use strata_tensor::Array;
 
@@ -38,6 +39,11 @@ impl Head {
             Some(cap) => head.forward_soft_capped(hidden, cap),
             None => head.forward(hidden),
         }
+    }
+
+    /// Bytes of the matrix.
+    pub(crate) fn bytes(&self, table: &Embedding) -> usize {
+        self.own.as_ref().map_or_else(|| table.head_bytes(), |own| bytes(own.weights()))
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
