@@ -10,6 +10,7 @@ mod bench;
 mod bindings;
 mod command;
 mod dist;
+mod emulate;
 mod parity;
 mod python;
 mod tidy;
@@ -34,6 +35,12 @@ enum Task {
     },
     /// Make target/dist/strata-TARGET: the release binary with its libraries, to be moved anywhere
     Dist,
+    /// Run the tests of strata-kernels for aarch64 Linux under QEMU, on a processor with dot products of bytes and on one without
+    Emulate {
+        /// For the test programs, such as a filter
+        #[arg(last = true)]
+        arguments: Vec<String>,
+    },
     /// Compare Strata with mlx-lm, bit for bit, on this machine
     Parity(parity::Arguments),
     /// Check the rules that a compiler does not know: layers, unsafe, headers, length, names in documents
@@ -45,6 +52,7 @@ fn main() -> ExitCode {
         Task::Bench(arguments) => bench::run(&workspace_root(), &arguments),
         Task::Bindgen { check } => bindings::run(&workspace_root(), check),
         Task::Dist => dist::run(&workspace_root()),
+        Task::Emulate { arguments } => emulate::run(&workspace_root(), &arguments),
         Task::Parity(arguments) => parity::run(&workspace_root(), &arguments),
         Task::Tidy => tidy::run(&workspace_root()),
     };

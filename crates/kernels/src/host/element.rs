@@ -68,11 +68,11 @@ impl Element for f16 {
     }
 
     fn widen(level: Level, from: &[Self], to: &mut [f32]) {
-        widen::f16(level, from, to);
+        widen(level, from, to);
     }
 
     fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
-        narrow::f16(level, from, to);
+        narrow(level, from, to);
     }
 }
 
@@ -90,11 +90,11 @@ impl Element for bf16 {
     }
 
     fn widen(level: Level, from: &[Self], to: &mut [f32]) {
-        widen::bf16(level, from, to);
+        widen(level, from, to);
     }
 
     fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
-        narrow::bf16(level, from, to);
+        narrow(level, from, to);
     }
 }
 

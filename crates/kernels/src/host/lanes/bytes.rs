@@ -121,3 +121,6 @@ pub trait Bytes: Simd {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

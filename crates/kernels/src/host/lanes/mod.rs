@@ -51,6 +51,9 @@ pub fn dispatch<B: Body>(level: Level, body: B) -> B::Out {
         // SAFETY: as above.
         #[cfg(target_arch = "aarch64")]
         Level::Neon => unsafe { neon::enter(body) },
+        // SAFETY: as above.
+        #[cfg(target_arch = "aarch64")]
+        Level::NeonDot => unsafe { neon::enter_dot(body) },
         _ => body.run(portable::Portable),
     }
 }

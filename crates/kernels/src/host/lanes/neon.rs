@@ -1,4 +1,4 @@
-//! Four lanes with NEON (aarch64).
+//! Four lanes with NEON (aarch64), with and without its extension for dot products of bytes.
 #![allow(
     clippy::undocumented_unsafe_blocks,
     reason = "the token proves the features; pointers are the caller's promise"
@@ -10,9 +10,9 @@ use half::{bf16, f16};
 use std::arch::aarch64::*;
 use std::arch::asm;
 
-/// Proof of NEON.
+/// Proof of NEON, and of its dot products of bytes if `DOT`.
 #[derive(Clone, Copy)]
-pub(super) struct Neon(());
+pub(super) struct Neon<const DOT: bool>(());
 
 /// Runs a body with the features enabled.
 ///
@@ -20,10 +20,19 @@ pub(super) struct Neon(());
 /// The machine has them.
 #[target_feature(enable = "neon")]
 pub(super) unsafe fn enter<B: Body>(body: B) -> B::Out {
-    body.run(Neon(()))
+    body.run(Neon::<false>(()))
 }
 
-impl Simd for Neon {
+/// [`enter`] with dot products of bytes.
+///
+/// # Safety
+/// The machine has the features.
+#[target_feature(enable = "neon,dotprod")]
+pub(super) unsafe fn enter_dot<B: Body>(body: B) -> B::Out {
+    body.run(Neon::<true>(()))
+}
+
+impl<const DOT: bool> Simd for Neon<DOT> {
     const LANES: usize = 4;
     const TILE: usize = 24;
     type V = float32x4_t;

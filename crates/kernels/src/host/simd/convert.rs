@@ -1,89 +1,30 @@
 //! Slices of half-precision floats to float32 and back, one vector at a time.
-#![allow(unsafe_code)]
 
 use super::Level;
+use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 
-/// Exact widening to float32.
-pub mod widen {
-    use super::Level;
-
-    /// Widens float16.
-    pub fn f16(level: Level, from: &[half::f16], to: &mut [f32]) {
-        assert_eq!(from.len(), to.len());
-        match level {
-            // SAFETY: the level is only handed out where its features exist.
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => unsafe { super::x86::widen_f16(from, to) },
-            _ => from.iter().zip(to).for_each(|(x, y)| *y = x.to_f32()),
-        }
-    }
-
-    /// Widens bfloat16.
-    pub fn bf16(_: Level, from: &[half::bf16], to: &mut [f32]) {
-        assert_eq!(from.len(), to.len());
-        // A shift: the compiler vectorises it at any level.
-        from.iter().zip(to).for_each(|(x, y)| *y = f32::from_bits(u32::from(x.to_bits()) << 16));
-    }
+/// Widens exactly. Both slices have one length.
+pub fn widen<E: Lane>(level: Level, from: &[E], to: &mut [f32]) {
+    assert_eq!(from.len(), to.len());
+    dispatch(level, Convert(from, to));
 }
 
-/// Rounding to nearest, ties to even.
-pub mod narrow {
-    use super::Level;
-
-    /// Rounds to float16.
-    pub fn f16(level: Level, from: &[f32], to: &mut [half::f16]) {
-        assert_eq!(from.len(), to.len());
-        match level {
-            // SAFETY: the level is only handed out where its features exist.
-            #[cfg(target_arch = "x86_64")]
-            Level::Avx2 | Level::Avx512 => unsafe { super::x86::narrow_f16(from, to) },
-            _ => from.iter().zip(to).for_each(|(x, y)| *y = half::f16::from_f32(*x)),
-        }
-    }
-
-    /// Rounds to bfloat16.
-    pub fn bf16(_: Level, from: &[f32], to: &mut [half::bf16]) {
-        assert_eq!(from.len(), to.len());
-        from.iter().zip(to).for_each(|(x, y)| {
-            let bits = x.to_bits();
-            // Add half a unit in the last place, less one when the kept part is even: ties go to even.
-            let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
-            let quiet = (bits >> 16) as u16 | 0x40;
-            *y = half::bf16::from_bits(if x.is_nan() { quiet } else { rounded });
-        });
-    }
+/// Rounds to nearest, ties to even; NaN stays NaN, overflow becomes infinity. Both slices have one length.
+pub fn narrow<E: Lane>(level: Level, from: &[f32], to: &mut [E]) {
+    assert_eq!(from.len(), to.len());
+    dispatch(level, Convert(from, to));
 }
 
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use std::arch::x86_64::{
-        _MM_FROUND_TO_NEAREST_INT, _mm_loadu_si128, _mm_storeu_si128, _mm256_cvtph_ps, _mm256_cvtps_ph,
-        _mm256_loadu_ps, _mm256_storeu_ps,
-    };
+struct Convert<'a, A, B>(&'a [A], &'a mut [B]);
 
-    #[target_feature(enable = "avx2,f16c")]
-    pub(super) fn widen_f16(from: &[half::f16], to: &mut [f32]) {
-        let (from_vectors, from_tail) = from.as_chunks::<8>();
-        let (to_vectors, to_tail) = to.as_chunks_mut::<8>();
-        for (x, y) in from_vectors.iter().zip(to_vectors) {
-            // SAFETY: both chunks hold eight elements.
-            unsafe { _mm256_storeu_ps(y.as_mut_ptr(), _mm256_cvtph_ps(_mm_loadu_si128(x.as_ptr().cast()))) };
-        }
-        from_tail.iter().zip(to_tail).for_each(|(x, y)| *y = x.to_f32());
-    }
+impl<A: Lane, B: Lane> Body for Convert<'_, A, B> {
+    type Out = ();
 
-    #[target_feature(enable = "avx2,f16c")]
-    pub(super) fn narrow_f16(from: &[f32], to: &mut [half::f16]) {
-        let (from_vectors, from_tail) = from.as_chunks::<8>();
-        let (to_vectors, to_tail) = to.as_chunks_mut::<8>();
-        for (x, y) in from_vectors.iter().zip(to_vectors) {
-            // SAFETY: both chunks hold eight elements.
-            unsafe {
-                let half = _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(_mm256_loadu_ps(x.as_ptr()));
-                _mm_storeu_si128(y.as_mut_ptr().cast(), half);
-            }
+    #[inline(always)]
+    fn run<S: Bytes>(self, s: S) {
+        for at in (0..self.0.len()).step_by(S::LANES) {
+            B::put(s, self.1, at, A::get(s, self.0, at));
         }
-        from_tail.iter().zip(to_tail).for_each(|(x, y)| *y = half::f16::from_f32(*x));
     }
 }
 
@@ -122,12 +63,12 @@ mod tests {
         let values = samples();
         for level in Level::available() {
             let mut halves = vec![f16::ZERO; values.len()];
-            narrow::f16(level, &values, &mut halves);
+            narrow(level, &values, &mut halves);
             let mut brains = vec![bf16::ZERO; values.len()];
-            narrow::bf16(level, &values, &mut brains);
+            narrow(level, &values, &mut brains);
             let (mut wide_h, mut wide_b) = (vec![0.0; values.len()], vec![0.0; values.len()]);
-            widen::f16(level, &halves, &mut wide_h);
-            widen::bf16(level, &brains, &mut wide_b);
+            widen(level, &halves, &mut wide_h);
+            widen(level, &brains, &mut wide_b);
             for (i, &value) in values.iter().enumerate() {
                 if value.is_nan() {
                     assert!(

@@ -12,8 +12,10 @@ use std::sync::OnceLock;
 pub enum Level {
     /// Plain Rust.
     Portable,
-    /// 128-bit vectors with dot products of bytes (aarch64: `neon`, `dotprod`).
+    /// 128-bit vectors (aarch64: `neon`).
     Neon,
+    /// 128-bit vectors with dot products of bytes (aarch64: `dotprod`, and all of `Neon`).
+    NeonDot,
     /// 256-bit vectors (x86-64: AVX2, FMA, F16C).
     Avx2,
     /// 512-bit vectors with dot products of bytes (x86-64: AVX-512 F, BW, DQ, VL, VNNI, VBMI, and all of `Avx2`).
@@ -29,7 +31,7 @@ impl Level {
 
     /// All levels this machine can run, plain first. Tests walk this list.
     pub fn available() -> Vec<Self> {
-        [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512]
+        [Self::Portable, Self::Neon, Self::NeonDot, Self::Avx2, Self::Avx512]
             .into_iter()
             .filter(|level| level.runs())
             .collect()
@@ -38,7 +40,7 @@ impl Level {
     /// Float32 lanes of a vector.
     pub const fn lanes(self) -> usize {
         match self {
-            Self::Portable | Self::Neon => 4,
+            Self::Portable | Self::Neon | Self::NeonDot => 4,
             Self::Avx2 => 8,
             Self::Avx512 => 16,
         }
@@ -48,7 +50,9 @@ impl Level {
         match self {
             Self::Portable => true,
             #[cfg(target_arch = "aarch64")]
-            Self::Neon => std::arch::is_aarch64_feature_detected!("dotprod"),
+            Self::Neon => std::arch::is_aarch64_feature_detected!("neon"),
+            #[cfg(target_arch = "aarch64")]
+            Self::NeonDot => Self::Neon.runs() && std::arch::is_aarch64_feature_detected!("dotprod"),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => {
                 is_x86_feature_detected!("avx2")
