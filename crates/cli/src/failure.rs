@@ -38,6 +38,8 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
+const LESS_MEMORY: &str = "less memory may do: try a shorter prompt or a smaller model";
+
 /// The remedy that the error itself knows, or where to look.
 fn help(error: &anyhow::Error) -> Cow<'static, str> {
     for cause in error.chain() {
@@ -76,7 +78,7 @@ fn model_help(error: &strata_models::Error) -> Cow<'static, str> {
         }
         E::UnmatchedQuantization { .. } => "correct the names in config.json's quantization block".into(),
         E::State(inner) => state_help(inner),
-        E::Tensor(_) => "less memory may do: try a shorter prompt or a smaller model".into(),
+        E::Tensor(inner) => tensor_help(inner),
         _ => "use a model whose configuration this version supports".into(),
     }
 }
@@ -86,7 +88,18 @@ fn state_help(error: &strata_state::Error) -> Cow<'static, str> {
         strata_state::Error::Format { .. } => {
             "keys and values have a format of the model's layers: see --kv-bits, --kv-group-size and --kv-config".into()
         }
-        _ => "less memory may do: try a shorter prompt or a smaller model".into(),
+        strata_state::Error::Tensor(inner) => tensor_help(inner),
+        _ => LESS_MEMORY.into(),
+    }
+}
+
+/// Of what MLX reports while a model runs, a want of memory is the likeliest.
+fn tensor_help(error: &strata_tensor::Error) -> Cow<'static, str> {
+    // How its CUDA operations say that they have no form for some shapes or types.
+    if error.to_string().contains("No implementation") {
+        "this libmlx cannot compute that on this device: try another --dtype, or leave out options such as --kv-bits".into()
+    } else {
+        LESS_MEMORY.into()
     }
 }
 
@@ -99,6 +112,7 @@ fn generate_help(error: &strata_generate::Error) -> Cow<'static, str> {
         E::TokenRange { .. } => "the tokenizer does not belong to this model: fetch the model again".into(),
         E::ContextLength { .. } => "shorten the prompt, or use a model with a longer context".into(),
         E::Sampling(_) => "see the ranges in `strata generate --help`".into(),
-        _ => "less memory may do: try a shorter prompt or a smaller model".into(),
+        E::Tensor(inner) => tensor_help(inner),
+        _ => LESS_MEMORY.into(),
     }
 }

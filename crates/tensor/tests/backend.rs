@@ -45,3 +45,35 @@ fn b16_a_quantized_product_without_transpose_is_whole() -> Result<()> {
     }
     Ok(())
 }
+
+#[test]
+fn quantized_products_read_slices_of_stacks_and_each_matrix_of_a_broadcast_one() -> Result<()> {
+    let (rows, heads, group, room, dim) = (2, 3, 5, 96, 64);
+    let size = |shape: [i32; 5]| shape.iter().product::<i32>() as usize;
+    let random = |shape: [i32; 5]| Array::from_slice(&values(size(shape)), shape);
+    let stack = random([rows, heads, 1, room, dim])?;
+    // tf32 has 10 bits, and bfloat16 8, in which MLX also sums on a CPU.
+    for (dtype, bound) in [(Dtype::Float32, 1e-2), (Dtype::Bfloat16, 5e-2)] {
+        let q = ops::quantize(&stack.astype(dtype)?, QuantScheme::affine(8, 32).expect("a scheme"))?;
+        for (length, queries) in [(37, 1), (room, 1), (37, 7), (room, 7)] {
+            let live = |plane: &Array| plane.slice_axis(3, 0, length);
+            let (weight, scales) = (live(&q.weight)?, live(&q.scales)?);
+            let biases = q.biases.as_ref().map(live).transpose()?;
+            let q = ops::Quantized { weight, scales, biases, scheme: q.scheme };
+            let dense = ops::dequantize(&q, Some(Dtype::Float32))?;
+            let x = random([rows, heads, group, queries, dim])?.astype(dtype)?;
+            let y = random([rows, heads, group, queries, length])?.astype(dtype)?;
+            let wide = |x: &Array| x.astype(Dtype::Float32);
+            for (found, expected) in [
+                (ops::quantized_matmul(&x, &q, true)?, wide(&x)?.matmul(&dense.swapaxes(-1, -2)?)?),
+                (ops::quantized_matmul(&y, &q, false)?, wide(&y)?.matmul(&dense)?),
+            ] {
+                assert_eq!((found.dtype(), found.shape()), (dtype, expected.shape()));
+                let square = |x: &Array| x.multiply(x)?.reshape([-1])?.sum(0, false)?.item::<f32>();
+                let error = square(&wide(&found)?.subtract(&expected)?)? / square(&expected)?;
+                assert!(error.sqrt() < bound, "{dtype}, {length} positions, {queries} queries: {error}");
+            }
+        }
+    }
+    Ok(())
+}

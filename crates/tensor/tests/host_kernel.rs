@@ -5,7 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use strata_tensor::compile::compile;
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut, apply};
-use strata_tensor::{Array, Dtype, eval, memory, ops};
+use strata_tensor::{Array, Device, Dtype, Stream, async_eval, eval, memory, ops};
 
 /// `out[i, j] = factor * x[i, j]`, reading through strides.
 #[derive(PartialEq)]
@@ -160,6 +160,29 @@ fn an_output_is_reached_through_any_of_its_siblings() {
 }
 
 #[test]
+fn what_the_device_is_still_computing_is_waited_for() {
+    // Long enough that it is under way when the kernel is queued.
+    let steps = 100;
+    let n = 1 << 20;
+    for round in 0..3 {
+        let x = Stream::new(Device::current().unwrap()).unwrap().scope(|| {
+            let mut x = ops::full([2, n / 2], &Array::from_f32(round as f32), Dtype::Float32).unwrap();
+            for _ in 0..steps {
+                x = x.add_number(1.0).unwrap();
+            }
+            async_eval([&x]).unwrap();
+            x
+        });
+        let expected = (round + steps) as f32;
+        let scaled = apply(Scale(2.0), &[&x]).unwrap().remove(0).to_vec::<f32>().unwrap();
+        assert!(scaled.iter().all(|&value| value == 2.0 * expected), "round {round}: {}", scaled[0]);
+        let poked = apply(PokeSeven, &[&x]).unwrap().remove(0).to_vec::<f32>().unwrap();
+        assert_eq!(poked[0], 7.0);
+        assert!(poked[1..].iter().all(|&value| value == expected), "round {round}");
+    }
+}
+
+#[test]
 fn refusals_errors_and_panics_become_errors() {
     let flat = Array::from_slice(&[1.0f32], [1]).unwrap();
     let refused = apply(Scale(1.0), &[&flat]).unwrap_err().to_string();
@@ -195,4 +218,15 @@ fn what_an_update_updates_is_its_source_until_it_is_computed() {
     assert!(source.pending_source().unwrap().is_none());
     new.eval().unwrap();
     assert!(new.pending_source().unwrap().is_none());
+}
+
+#[test]
+fn each_call_of_a_compiled_function_counts_as_a_node() {
+    let f = compile(|x: &[Array]| Ok(vec![x[0].exp()?.add(&x[0])?]), true).unwrap();
+    let x = matrix();
+    let once = f.call(&[&x]).unwrap().remove(0);
+    let twice = f.call(&[&once]).unwrap().remove(0);
+    let nodes = |y: &Array| ops::graph_names([y]).unwrap().len();
+    assert!(nodes(&once) > 0);
+    assert_eq!(nodes(&twice), 2 * nodes(&once));
 }

@@ -15,7 +15,7 @@ use strata_generate::{Options, TokenStream, check_prompt, prefill};
 use strata_kernels::{host::pool, sample};
 use strata_models::{DecodeStep, Graph};
 use strata_state::{Phase, State, projected_bytes};
-use strata_tensor::{Array, Dtype, async_eval, eval, memory, ops};
+use strata_tensor::{Array, Device, Dtype, async_eval, eval, memory, ops};
 
 /// Times of one run.
 struct Run {
@@ -45,7 +45,8 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
     let [primitives, kernels] = bench.primitives(&prompt)?;
     let kv_bytes = kv_bytes(graph.as_ref(), &composition, prompt.len() + args.r#gen as usize / 2)?;
     let step_bytes = graph.step_bytes(args.batch as usize) as u64 + u64::from(args.batch) * kv_bytes;
-    let bandwidth = memory_bandwidth();
+    let on_a_cpu = Device::current()? == Device::Cpu;
+    let bandwidth = if on_a_cpu { host_bandwidth() } else { device_bandwidth()? };
     let share = decode_rates.median / rows * step_bytes as f64 / bandwidth;
     let dtype = composition.activations.map_or("as stored", Dtype::name);
     let threads = pool::threads();
@@ -84,8 +85,9 @@ pub(crate) fn run(args: &BenchArgs, started: Instant) -> Result<()> {
         (
             "kernels",
             format!(
-                "{:?}, {dtype}, {threads} threads, libmlx {}",
+                "{:?}, {dtype}, {}, libmlx {}",
                 composition.kernels,
+                if on_a_cpu { format!("{threads} threads") } else { "GPU".to_owned() },
                 strata_tensor::BACKEND
             ),
         ),
@@ -222,7 +224,7 @@ fn kv_bytes(graph: &dyn Graph, composition: &Composition, length: usize) -> Resu
 }
 
 /// Bytes a second that all threads together read from a buffer larger than the usual caches, again and again.
-fn memory_bandwidth() -> f64 {
+fn host_bandwidth() -> f64 {
     const WORDS: usize = 80_000_000 / 8;
     let buffer = vec![1u64; WORDS];
     let parts = pool::threads() * 8;
@@ -242,6 +244,25 @@ fn memory_bandwidth() -> f64 {
         .min()
         .unwrap_or_default();
     (WORDS * 8) as f64 / best.as_secs_f64()
+}
+
+/// Bytes a second that a GPU reads and writes in an operation on a buffer larger than its caches.
+fn device_bandwidth() -> Result<f64> {
+    const WORDS: i32 = 1 << 26;
+    const STEPS: usize = 16;
+    let start = ops::ones([WORDS], Dtype::Float32)?;
+    start.eval()?;
+    let pass = || -> Result<Duration> {
+        let mut x = start.negative()?;
+        for _ in 1..STEPS {
+            x = x.negative()?;
+        }
+        let began = Instant::now();
+        x.eval()?;
+        Ok(began.elapsed())
+    };
+    let best = (0..10).map(|_| pass()).collect::<Result<Vec<_>>>()?.into_iter().min().unwrap_or_default();
+    Ok((STEPS * 2 * 4 * WORDS as usize) as f64 / best.as_secs_f64())
 }
 
 /// Median, smallest and largest of a row of figures.

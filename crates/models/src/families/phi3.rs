@@ -20,7 +20,7 @@ use std::rc::Rc;
 use strata_artifacts::Section;
 use strata_contracts::{Capabilities, GraphDeclaration};
 use strata_state::{LayerState, Phase, Positions};
-use strata_tensor::Array;
+use strata_tensor::{Array, Device};
 
 /// Settings that mlx-lm's file does not read either, and that change nothing.
 const IGNORED: &[&str] = &["embd_pdrop", "resid_pdrop"];
@@ -191,6 +191,9 @@ struct Attention {
     o_proj: Linear,
     rope: Rc<Rope>,
     heads: Heads,
+    /// On CUDA, MLX's rotation of a part of a split array writes behind the memory that it takes (mlx/backend/cuda/rope.cu,
+    /// 0.32.2, goes by `data_size`, which mlx/backend/common/common.cpp sets to the part's own size): parts are copied first.
+    copies: bool,
 }
 
 impl Attention {
@@ -203,6 +206,7 @@ impl Attention {
             o_proj: linear("o_proj", hidden, queries * dim)?,
             rope: Rc::clone(rope),
             heads,
+            copies: Device::current()?.is_cuda()?,
         })
     }
 
@@ -217,8 +221,8 @@ impl Attention {
         let parts = self.qkv_proj.forward(x)?.split_at(&[h * dim, (h + k) * dim], -1)?;
         let split = |y: &Array, heads| heads_first(&y.reshape([x.dim(0), x.dim(1), heads, -1])?);
         let (queries, keys, values) = (split(&parts[0], h)?, split(&parts[1], k)?, split(&parts[2], k)?);
-        let queries = self.rope.forward(&queries, positions)?;
-        let keys = self.rope.forward(&keys, positions)?;
+        let turned = |x: Array| self.rope.forward(&if self.copies { x.contiguous()? } else { x }, positions);
+        let (queries, keys) = (turned(queries)?, turned(keys)?);
         let out = state.append(&keys, &values, phase)?.attend(&queries, self.heads.scale())?;
         self.o_proj.forward(&join_heads(&out)?)
     }

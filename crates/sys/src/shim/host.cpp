@@ -93,14 +93,15 @@ extern "C" void strata_start_scheduler(void) {
 
 extern "C" int strata_graph_names(mlx_string* res, const mlx_vector_array outputs) {
   try {
-    std::unordered_set<const mlx::core::Primitive*> seen;
+    // First outputs of nodes: a compiled function is one primitive in each of its calls.
+    std::unordered_set<std::uintptr_t> seen;
     std::vector<array> pending = mlx_vector_array_get_(outputs);
     std::string names;
     while (!pending.empty()) {
       auto a = std::move(pending.back());
       pending.pop_back();
       // A computed array has let go of its inputs; one that was made from data never had any.
-      if (a.status() != array::Status::unscheduled || !a.has_primitive() || !seen.insert(a.primitive_ptr().get()).second) {
+      if (a.status() != array::Status::unscheduled || !a.has_primitive() || !seen.insert(a.outputs()[0].id()).second) {
         continue;
       }
       names += a.primitive().name();

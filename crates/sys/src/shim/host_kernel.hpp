@@ -38,18 +38,81 @@ inline strata_view describe(const array& a) {
   return v;
 }
 
-inline strata_view view(const array& a) {
+// What is described already.
+inline strata_view describe(const strata_view& v) {
+  return v;
+}
+
+// An array that has memory: all but its address.
+inline strata_view strided(const array& a) {
   auto v = describe(a);
-  v.data = const_cast<void*>(static_cast<const void*>(a.data<char>()));
   for (int i = 0; i < v.ndim; ++i) {
     v.strides[i] = a.strides(i);
   }
   return v;
 }
 
+// An array that is computed.
+inline strata_view view(const array& a) {
+  auto v = strided(a);
+  v.data = const_cast<void*>(static_cast<const void*>(a.data<char>()));
+  return v;
+}
+
 struct Call {
   std::vector<strata_view> inputs;
   std::vector<strata_view> outputs;
+};
+
+// A call that is yet to run. Addresses are asked for when it does and not before: asking for that of an array in a GPU's
+// own memory moves the array to where both reach it (mlx/backend/cuda/allocator.cpp, 0.32.2, `Buffer::raw_ptr`), and the
+// GPU may still be computing what a queued call waits for.
+class QueuedCall {
+ public:
+  void add_input(const array& a) {
+    add(call_.inputs, a);
+  }
+
+  // One whose address is known.
+  void add_input(const strata_view& v) {
+    call_.inputs.push_back(v);
+  }
+
+  void add_output(const array& a) {
+    add(call_.outputs, a);
+  }
+
+  const Call& operands() const {
+    return call_;
+  }
+
+  // The call with all addresses.
+  const Call& located() {
+    for (auto& [operands, index, buffer, offset] : places_) {
+      (*operands)[index].data = static_cast<char*>(buffer.raw_ptr()) + offset;
+    }
+    return call_;
+  }
+
+  QueuedCall() = default;
+  QueuedCall(const QueuedCall&) = delete;
+  QueuedCall& operator=(const QueuedCall&) = delete;
+
+ private:
+  struct Place {
+    std::vector<strata_view>* operands;
+    size_t index;
+    mlx::core::allocator::Buffer buffer;
+    int64_t offset;
+  };
+
+  void add(std::vector<strata_view>& operands, const array& a) {
+    places_.push_back({&operands, operands.size(), a.buffer(), a.offset()});
+    operands.push_back(strided(a));
+  }
+
+  Call call_;
+  std::vector<Place> places_;
 };
 
 // A kernel's inputs. Those whose values were there when the node was made, weights above all, are constants of the node
@@ -96,19 +159,18 @@ class HostKernel : public mlx::core::Primitive {
         inputs_(std::move(inputs)) {}
 
   void eval_cpu(const std::vector<array>& inputs, std::vector<array>& outputs) override {
-    auto call = std::make_shared<Call>();
-    call->inputs = views(inputs, view);
+    auto call = std::make_shared<QueuedCall>();
+    each_input(inputs, [&](const auto& input) { call->add_input(input); });
     let_go_of_inputs(inputs, outputs);
-    call->outputs.reserve(outputs.size());
     for (size_t i = 0; i < outputs.size(); ++i) {
       allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[edge(donations_[i])]);
-      call->outputs.push_back(view(outputs[i]));
+      call->add_output(outputs[i]);
     }
     // Past the encoder, which counts tasks to hold the evaluating thread back: MLX queues one of its own after each
     // primitive, and counting that is enough. The task keeps the kernel and its constants: the node may be gone before.
     mlx::core::scheduler::enqueue(
         stream(), [vtable = vtable_, kernel = kernel_, constants = inputs_, call = std::move(call)]() {
-          run(*vtable, kernel.get(), *call);
+          run(*vtable, kernel.get(), call->located());
         });
   }
 
@@ -144,7 +206,8 @@ class HostKernel : public mlx::core::Primitive {
   }
 
   std::pair<std::vector<Shape>, std::vector<Dtype>> infer(const std::vector<array>& inputs) const {
-    auto in = views(inputs, describe);
+    std::vector<strata_view> in;
+    each_input(inputs, [&](const auto& input) { in.push_back(describe(input)); });
     std::vector<strata_view> out(vtable_->n_outputs);
     char error[kErrorCapacity] = "";
     if (vtable_->infer(kernel_.get(), in.data(), in.size(), out.data(), error, kErrorCapacity)) {
@@ -159,21 +222,21 @@ class HostKernel : public mlx::core::Primitive {
   }
 
  private:
-  // Views of all of the kernel's inputs, given those that are edges.
-  template <class View>
-  std::vector<strata_view> views(const std::vector<array>& edges, View&& view_of) const {
+  // Goes over all of the kernel's inputs in order, given those that are edges: views of constants, arrays of edges.
+  template <class Visit>
+  void each_input(const std::vector<array>& edges, Visit&& visit) const {
     // An evaluation that failed (memory ran out) may have left an output that is asked for again without its inputs.
     if (edges.size() + inputs_->constants.size() != inputs_->views.size()) {
       throw std::runtime_error(std::string("[") + vtable_->name + "] inputs are gone: an earlier evaluation failed");
     }
-    auto all = inputs_->views;
     size_t next = 0;
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!inputs_->is_constant[i]) {
-        all[i] = view_of(edges[next++]);
+    for (size_t i = 0; i < inputs_->views.size(); ++i) {
+      if (inputs_->is_constant[i]) {
+        visit(inputs_->views[i]);
+      } else {
+        visit(edges[next++]);
       }
     }
-    return all;
   }
 
   // Place among the edges of an input that is one.

@@ -376,10 +376,10 @@ class Program : public mlx::core::Primitive, public std::enable_shared_from_this
     if (inputs.size() != inputs_.size()) {
       throw std::runtime_error("[program] inputs are gone: an earlier evaluation failed");
     }
-    auto call = std::make_shared<Call>();
+    auto call = std::make_shared<QueuedCall>();
     for (size_t i = 0; i < inputs.size(); ++i) {
-      call->inputs.push_back(view(inputs[i]));
-      if (reshaped_[i] && !is_row_contiguous(call->inputs.back())) {
+      call->add_input(inputs[i]);
+      if (reshaped_[i] && !is_row_contiguous(call->operands().inputs.back())) {
         throw std::runtime_error("[program] input " + std::to_string(i) + " is not contiguous");
       }
     }
@@ -394,9 +394,11 @@ class Program : public mlx::core::Primitive, public std::enable_shared_from_this
     }
     for (size_t i = 0; i < outputs.size(); ++i) {
       allocate(outputs[i], donations_[i] < 0 ? nullptr : &inputs[donations_[i]]);
-      call->outputs.push_back(view(outputs[i]));
+      call->add_output(outputs[i]);
     }
-    mlx::core::scheduler::enqueue(stream(), [self = shared_from_this(), call = std::move(call)]() { self->run(*call); });
+    mlx::core::scheduler::enqueue(stream(), [self = shared_from_this(), call = std::move(call)]() {
+      self->run(call->located());
+    });
   }
 
   void eval_gpu(const std::vector<array>&, std::vector<array>&) override {

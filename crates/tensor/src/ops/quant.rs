@@ -1,7 +1,7 @@
 //! Quantized matrices. Rows are quantized along their columns, in groups; see [`QuantScheme`] for the legal forms.
 
 use crate::error::Result;
-use crate::raw::{self, Array};
+use crate::raw::{self, Array, Device};
 use strata_contracts::{Dtype, QuantScheme};
 
 /// A quantized matrix `[…, N, K]` as MLX stores it.
@@ -49,10 +49,18 @@ pub fn dequantize(q: &Quantized, dtype: Option<Dtype>) -> Result<Array> {
 
 /// `x × wᵀ` (`transpose`, `w` is `[N, K]`) or `x × w` (`w` is `[K, N]`, quantized along `N`).
 ///
+/// On CUDA a stack of matrices is dequantized first. MLX's kernels refuse a slice of one there, such as the live part of a
+/// cache, and read the first matrix in place of all where a stack is broadcast to more heads (mlx/backend/cuda/quantized/qmm,
+/// 0.32.2).
+///
 /// # Errors
 /// MLX's refusal when inner lengths differ.
 #[track_caller]
 pub fn quantized_matmul(x: &Array, w: &Quantized, transpose: bool) -> Result<Array> {
+    if w.weight.ndim() > 2 && Device::current()?.is_cuda()? {
+        let w = dequantize(w, None)?;
+        return x.matmul(&if transpose { w.swapaxes(-1, -2)? } else { w });
+    }
     let (group_size, bits, mode) = settings(w.scheme);
     raw::mlx_quantized_matmul(x, &w.weight, &w.scales, w.biases.as_ref(), transpose, group_size, bits, mode)
 }

@@ -48,6 +48,17 @@ impl Device {
         Ok(out)
     }
 
+    /// True when this is an NVIDIA GPU.
+    ///
+    /// # Errors
+    /// What MLX reports.
+    pub fn is_cuda(self) -> Result<bool> {
+        let mut out = false;
+        // SAFETY: (2).
+        status("cuda_is_available", unsafe { sys::mlx_cuda_is_available(&raw mut out) })?;
+        Ok(out && self != Self::Cpu)
+    }
+
     /// The device that operations use unless a stream is chosen: the first GPU where there is one.
     ///
     /// # Errors
