@@ -7,8 +7,9 @@ use crate::Error;
 use crate::attention::host::{Options, run};
 use crate::host::heads::extent;
 pub use crate::host::heads::{Heads, Layout};
-use crate::host::lanes::{Body, Lane, Simd, dispatch};
+use crate::host::lanes::{Body, Lane, Simd, dispatch, sum_over};
 use crate::host::rows::{Rows, expect, for_row_pairs, for_rows};
+use crate::host::simd::{narrow, widen};
 use crate::host::{Level, scratch};
 use store::Rotated;
 
@@ -108,46 +109,28 @@ pub fn turbo_attention<E: Lane>(
     const KERNEL: &str = "turbo_attention";
     let [batch, heads, length, width] = q.shape();
     let mut rotated = vec![E::default(); batch * heads * length * width];
-    if width.is_power_of_two() {
-        let signs = signs(width);
-        let from = |row: usize| q.row(row / (heads * length), row / length % heads, row % length);
-        turn(level, &mut rotated, width, from, &signs, false);
+    for (row, to) in rotated.chunks_exact_mut(width.max(1)).enumerate() {
+        to.copy_from_slice(q.row(row / (heads * length), row / length % heads, row % length));
+    }
+    // Keys of another width are refused below.
+    if width == k.shape[3] {
+        turn(level, &mut rotated, width, false);
     }
     let q = Heads::contiguous(KERNEL, "q", &rotated, q.shape(), Layout::HeadsFirst)?;
     run(KERNEL, level, q, Rotated::new(k), Rotated::new(v), options, layout, out)?;
-    let signs = signs(v.shape[3]);
-    turn_back(level, out, v.shape[3], &signs);
+    turn(level, out, v.shape[3], true);
     Ok(())
 }
 
-/// Rotates rows into `out`.
-fn turn<'a, E: Lane>(
-    level: Level,
-    out: &mut [E],
-    width: usize,
-    from: impl Fn(usize) -> &'a [E] + Sync,
-    signs: &[f32],
-    back: bool,
-) {
-    for_rows(out.len() / width.max(1), width, out, |rows, out| {
-        scratch::with_f32(width, |values| {
-            for (row, out) in rows.zip(out.chunks_exact_mut(width)) {
-                dispatch(level, Copy { from: from(row), to: &mut *values });
-                dispatch(level, Rotate { values, signs, back, scale: 1.0 / (width as f32).sqrt() });
-                dispatch(level, Copy { from: &*values, to: out });
-            }
-        });
-    });
-}
-
-/// Rotates contiguous rows back, in place.
-fn turn_back<E: Lane>(level: Level, rows: &mut [E], width: usize, signs: &[f32]) {
+/// Rotates contiguous rows in place, or back.
+fn turn<E: Lane>(level: Level, rows: &mut [E], width: usize, back: bool) {
+    let signs = signs(width);
     for_rows(rows.len() / width, width, rows, |_, rows| {
         scratch::with_f32(width, |values| {
             for row in rows.chunks_exact_mut(width) {
-                dispatch(level, Copy { from: &*row, to: &mut *values });
-                dispatch(level, Rotate { values, signs, back: true, scale: 1.0 / (width as f32).sqrt() });
-                dispatch(level, Copy { from: &*values, to: row });
+                widen(level, row, values);
+                dispatch(level, Rotate { values, signs: &signs, back, scale: 1.0 / (width as f32).sqrt() });
+                narrow(level, values, row);
             }
         });
     });
@@ -155,23 +138,6 @@ fn turn_back<E: Lane>(level: Level, rows: &mut [E], width: usize, signs: &[f32])
 
 fn signs(width: usize) -> Vec<f32> {
     (0..width).map(sign).collect()
-}
-
-/// A row in another type.
-struct Copy<'a, A, B> {
-    from: &'a [A],
-    to: &'a mut [B],
-}
-
-impl<A: Lane, B: Lane> Body for Copy<'_, A, B> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        for at in (0..self.to.len()).step_by(S::LANES) {
-            B::put(s, self.to, at, A::get(s, self.from, at));
-        }
-    }
 }
 
 /// Writes `x / |x|`, zeros of a zero vector, and returns the norm.
@@ -186,7 +152,7 @@ impl<E: Lane> Body for Unit<'_, E> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> f32 {
         let Self { x, values } = self;
-        let square = crate::host::lanes::sum_over(s, x.len(), |at, sum| {
+        let square = sum_over(s, x.len(), |at, sum| {
             let value = E::get(s, x, at);
             s.fma(value, value, sum)
         });

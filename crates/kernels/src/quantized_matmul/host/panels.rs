@@ -33,148 +33,8 @@ pub(crate) fn strip(
     stride: usize,
     out: &mut [f32],
 ) {
-    let width = HALVES * weight.lanes();
-    assert!(weight.lanes() == level.lanes() && weight.count() == 1 && columns.end <= weight.rows());
-    assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= stride);
-    assert!(out.len() >= rows.len() * stride);
     assert!(x.layout == weight.layout() && rows.end * x.layout.bytes <= x.bytes.len());
-    let panels = columns.start / width..columns.end.div_ceil(width);
-    let strip = Strip::<0> { weight, x, rows, panels, stride, out };
-    match weight.scheme().bits() {
-        2 => dispatch(level, strip.of_bits::<2>()),
-        3 => dispatch(level, strip.of_bits::<3>()),
-        4 => dispatch(level, strip.of_bits::<4>()),
-        5 => dispatch(level, strip.of_bits::<5>()),
-        6 => dispatch(level, strip.of_bits::<6>()),
-        _ => dispatch(level, strip.of_bits::<8>()),
-    }
-}
-
-struct Strip<'a, const BITS: usize> {
-    weight: Panels<'a>,
-    x: &'a RoundedRows<'a>,
-    rows: Range<usize>,
-    panels: Range<usize>,
-    stride: usize,
-    out: &'a mut [f32],
-}
-
-impl<'a> Strip<'a, 0> {
-    fn of_bits<const BITS: usize>(self) -> Strip<'a, BITS> {
-        let Self { weight, x, rows, panels, stride, out } = self;
-        Strip { weight, x, rows, panels, stride, out }
-    }
-}
-
-impl<const BITS: usize> Body for Strip<'_, BITS> {
-    type Out = ();
-
-    #[inline(always)]
-    fn run<S: Bytes>(self, s: S) {
-        let Self { weight, x, rows, panels, stride, out } = self;
-        for panel in panels.clone() {
-            let out = &mut out[(panel - panels.start) * HALVES * S::LANES..];
-            let mut row = rows.start;
-            while row < rows.end {
-                let out = &mut out[(row - rows.start) * stride..];
-                let left = rows.end - row;
-                // Six vectors of sums for each row, four in integers, and some registers for operands.
-                // SAFETY: panels and rows exist (`strip`), and `out` has room for them.
-                row += unsafe {
-                    if S::TILE >= 24 && left >= 4 {
-                        product::<S, BITS, 4>(s, weight, x, panel, row, stride, out)
-                    } else if left >= 2 {
-                        product::<S, BITS, 2>(s, weight, x, panel, row, stride, out)
-                    } else {
-                        product::<S, BITS, 1>(s, weight, x, panel, row, stride, out)
-                    }
-                };
-            }
-        }
-    }
-}
-
-/// Multiplies `MR` rows of activations with a panel and returns `MR`.
-#[inline(always)]
-unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
-    s: S,
-    weight: Panels<'_>,
-    x: &RoundedRows<'_>,
-    panel: usize,
-    row: usize,
-    stride: usize,
-    out: &mut [f32],
-) -> usize {
-    let layout = x.layout;
-    let vector = 4 * S::LANES;
-    let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
-    let blocks_per_group = blocks / groups;
-    let (radix, symmetric) = (s.splat(RADIX), s.splat(weight.symmetric_bias()));
-    let mut totals = [[s.splat(0.0); HALVES]; MR];
-    // SAFETY: the caller's promise: panels and rows exist.
-    unsafe {
-        let numbers: *const u8 = weight.words().as_ptr().cast();
-        let mut block = numbers.add(panel * blocks * HALVES * BITS * vector);
-        let mut quads = x.bytes.as_ptr().add(row * layout.bytes);
-        let steps = x.steps.as_ptr().add(row * layout.steps);
-        let sums = x.sums.as_ptr().add(row * layout.sums);
-        for group in 0..groups {
-            let at = (panel * groups + group) * HALVES * S::LANES;
-            let scales = factors(s, weight.scales(), at);
-            let biases = match weight.biases() {
-                Some(biases) => factors(s, biases, at),
-                None => scales.map(|scale| s.mul(scale, symmetric)),
-            };
-            for inner in 0..blocks_per_group {
-                let (mut high, mut low) = ([[s.zeros(); HALVES]; MR], [[s.zeros(); HALVES]; MR]);
-                for quad in 0..QUADS {
-                    let four = [
-                        numbers_of::<S, BITS>(s, block, quad),
-                        numbers_of::<S, BITS>(s, block.add(BITS * vector), quad),
-                    ];
-                    for m in 0..MR {
-                        let from = quads.add(m * layout.bytes + 4 * quad);
-                        let (first, second) = (s.splat_four(from), s.splat_four(from.add(BLOCK)));
-                        for p in 0..HALVES {
-                            high[m][p] = dot::<S, BITS>(s, high[m][p], four[p], first);
-                            low[m][p] = dot::<S, BITS>(s, low[m][p], four[p], second);
-                        }
-                    }
-                }
-                quads = quads.add(2 * BLOCK);
-                for line in 0..HALVES * BITS * vector / 64 {
-                    s.prefetch(block.wrapping_add(AHEAD + 64 * line));
-                }
-                block = block.add(HALVES * BITS * vector);
-                let at = group * blocks_per_group + inner;
-                for m in 0..MR {
-                    let step = s.splat(*steps.add(m * layout.steps + at));
-                    for p in 0..HALVES {
-                        let dot = s.fma(s.to_floats(high[m][p]), radix, s.to_floats(low[m][p]));
-                        totals[m][p] = s.fma(dot, s.mul(scales[p], step), totals[m][p]);
-                    }
-                }
-            }
-            for m in 0..MR {
-                let sum = s.splat(*sums.add(m * layout.sums + group));
-                for p in 0..HALVES {
-                    totals[m][p] = s.fma(biases[p], sum, totals[m][p]);
-                }
-            }
-        }
-        for (m, totals) in totals.into_iter().enumerate() {
-            let out = &mut out[m * stride..][..HALVES * S::LANES];
-            for (p, total) in totals.into_iter().enumerate() {
-                s.store(out.as_mut_ptr().add(p * S::LANES), total);
-            }
-        }
-    }
-    MR
-}
-
-#[inline(always)]
-fn dot<S: Bytes, const BITS: usize>(s: S, sums: S::I, numbers: S::I, x: S::I) -> S::I {
-    if BITS == 8 { s.dot::<true>(sums, numbers, x) } else { s.dot::<false>(sums, numbers, x) }
+    run(level, Strip::<_, 0> { weight, x, rows, columns, stride, out });
 }
 
 /// [`strip`] in float32: `x` as it is, each weight `scale * n + bias` with one rounding.
@@ -187,13 +47,34 @@ pub(crate) fn float_strip(
     stride: usize,
     out: &mut [f32],
 ) {
+    assert!(x.columns == weight.columns() && rows.end * FloatRows::stride(x.columns) <= x.values.len());
+    run(level, Strip::<_, 0> { weight, x, rows, columns, stride, out });
+}
+
+/// Rows of activations that panels are multiplied with.
+trait Activations {
+    /// Multiplies `MR` rows from `row` on with a panel and returns `MR`.
+    ///
+    /// # Safety
+    /// Rows and panel exist.
+    unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
+        &self,
+        s: S,
+        weight: Panels<'_>,
+        panel: usize,
+        row: usize,
+        stride: usize,
+        out: &mut [f32],
+    ) -> usize;
+}
+
+/// Runs a strip, whose rows of activations are known to exist.
+fn run<X: Activations>(level: Level, strip: Strip<'_, X, 0>) {
+    let Strip { weight, rows, columns, stride, out, .. } = &strip;
     let width = HALVES * weight.lanes();
     assert!(weight.lanes() == level.lanes() && weight.count() == 1 && columns.end <= weight.rows());
-    assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= stride);
+    assert!(columns.start.is_multiple_of(width) && columns.len().next_multiple_of(width) <= *stride);
     assert!(out.len() >= rows.len() * stride);
-    assert!(x.columns == weight.columns() && rows.end * FloatRows::stride(x.columns) <= x.values.len());
-    let panels = columns.start / width..columns.end.div_ceil(width);
-    let strip = FloatStrip::<0> { weight, x, rows, panels, stride, out };
     match weight.scheme().bits() {
         2 => dispatch(level, strip.of_bits::<2>()),
         3 => dispatch(level, strip.of_bits::<3>()),
@@ -204,41 +85,45 @@ pub(crate) fn float_strip(
     }
 }
 
-struct FloatStrip<'a, const BITS: usize> {
+struct Strip<'a, X, const BITS: usize> {
     weight: Panels<'a>,
-    x: &'a FloatRows<'a>,
+    x: &'a X,
     rows: Range<usize>,
-    panels: Range<usize>,
+    columns: Range<usize>,
     stride: usize,
     out: &'a mut [f32],
 }
 
-impl<'a> FloatStrip<'a, 0> {
-    fn of_bits<const BITS: usize>(self) -> FloatStrip<'a, BITS> {
-        let Self { weight, x, rows, panels, stride, out } = self;
-        FloatStrip { weight, x, rows, panels, stride, out }
+impl<'a, X> Strip<'a, X, 0> {
+    fn of_bits<const BITS: usize>(self) -> Strip<'a, X, BITS> {
+        let Self { weight, x, rows, columns, stride, out } = self;
+        Strip { weight, x, rows, columns, stride, out }
     }
 }
 
-impl<const BITS: usize> Body for FloatStrip<'_, BITS> {
+impl<X: Activations, const BITS: usize> Body for Strip<'_, X, BITS> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
-        let Self { weight, x, rows, panels, stride, out } = self;
-        for panel in panels.clone() {
-            let out = &mut out[(panel - panels.start) * HALVES * S::LANES..];
+        let Self { weight, x, rows, columns, stride, out } = self;
+        let width = HALVES * S::LANES;
+        let first = columns.start / width;
+        for panel in first..columns.end.div_ceil(width) {
+            let out = &mut out[(panel - first) * width..];
             let mut row = rows.start;
             while row < rows.end {
                 let out = &mut out[(row - rows.start) * stride..];
-                // SAFETY: panels and rows exist (`float_strip`), and `out` has room for them.
+                let left = rows.end - row;
+                // Six vectors of sums for each row, four in integers, and some registers for operands.
+                // SAFETY: panels and rows exist (`run` and its callers), and `out` has room for them.
                 row += unsafe {
-                    if S::TILE >= 24 && rows.end - row >= 4 {
-                        float_product::<S, BITS, 4>(s, weight, x, panel, row, stride, out)
-                    } else if rows.end - row >= 2 {
-                        float_product::<S, BITS, 2>(s, weight, x, panel, row, stride, out)
+                    if S::TILE >= 24 && left >= 4 {
+                        x.product::<S, BITS, 4>(s, weight, panel, row, stride, out)
+                    } else if left >= 2 {
+                        x.product::<S, BITS, 2>(s, weight, panel, row, stride, out)
                     } else {
-                        float_product::<S, BITS, 1>(s, weight, x, panel, row, stride, out)
+                        x.product::<S, BITS, 1>(s, weight, panel, row, stride, out)
                     }
                 };
             }
@@ -246,57 +131,142 @@ impl<const BITS: usize> Body for FloatStrip<'_, BITS> {
     }
 }
 
-/// Multiplies `MR` rows of floats with a panel and returns `MR`.
-#[inline(always)]
-unsafe fn float_product<S: Bytes, const BITS: usize, const MR: usize>(
-    s: S,
-    weight: Panels<'_>,
-    x: &FloatRows<'_>,
-    panel: usize,
-    row: usize,
-    stride: usize,
-    out: &mut [f32],
-) -> usize {
-    let vector = 4 * S::LANES;
-    let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
-    let (phases, rows) = (phases(BITS as u32), FloatRows::stride(x.columns));
-    let mut totals = [[s.splat(0.0); HALVES]; MR];
-    // SAFETY: the caller's promise: panels and rows exist.
-    unsafe {
-        let numbers: *const u8 = weight.words().as_ptr().cast();
-        let numbers = numbers.add(panel * blocks * HALVES * BITS * vector);
-        let x = x.values.as_ptr().add(row * rows);
-        for index in 0..blocks {
-            let at = (panel * groups + index * groups / blocks) * HALVES * S::LANES;
-            let scales = factors(s, weight.scales(), at);
-            let biases = match weight.biases() {
-                Some(biases) => factors(s, biases, at),
-                None => scales.map(|scale| s.mul(scale, s.splat(weight.symmetric_bias()))),
-            };
-            let block = numbers.add(index * HALVES * BITS * vector);
-            for quad in 0..QUADS {
-                for p in 0..HALVES {
-                    let four = numbers_of::<S, BITS>(s, block.add(p * BITS * vector), quad);
-                    for byte in 0..4 {
-                        let column = quad / phases * 4 * phases + byte * phases + quad % phases;
-                        let n = s.byte_to_floats(four, byte);
-                        let weight = s.fma(scales[p], n, biases[p]);
+impl Activations for RoundedRows<'_> {
+    #[inline(always)]
+    unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
+        &self,
+        s: S,
+        weight: Panels<'_>,
+        panel: usize,
+        row: usize,
+        stride: usize,
+        out: &mut [f32],
+    ) -> usize {
+        let layout = self.layout;
+        let vector = 4 * S::LANES;
+        let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
+        let blocks_per_group = blocks / groups;
+        let (radix, symmetric) = (s.splat(RADIX), s.splat(weight.symmetric_bias()));
+        let mut totals = [[s.splat(0.0); HALVES]; MR];
+        // SAFETY: the caller's promise: panels and rows exist.
+        unsafe {
+            let numbers: *const u8 = weight.words().as_ptr().cast();
+            let mut block = numbers.add(panel * blocks * HALVES * BITS * vector);
+            let mut quads = self.bytes.as_ptr().add(row * layout.bytes);
+            let steps = self.steps.as_ptr().add(row * layout.steps);
+            let sums = self.sums.as_ptr().add(row * layout.sums);
+            for group in 0..groups {
+                let at = (panel * groups + group) * HALVES * S::LANES;
+                let scales = factors(s, weight.scales(), at);
+                let biases = match weight.biases() {
+                    Some(biases) => factors(s, biases, at),
+                    None => scales.map(|scale| s.mul(scale, symmetric)),
+                };
+                for inner in 0..blocks_per_group {
+                    let (mut high, mut low) = ([[s.zeros(); HALVES]; MR], [[s.zeros(); HALVES]; MR]);
+                    for quad in 0..QUADS {
+                        let four = [
+                            numbers_of::<S, BITS>(s, block, quad),
+                            numbers_of::<S, BITS>(s, block.add(BITS * vector), quad),
+                        ];
                         for m in 0..MR {
-                            let x = s.splat(*x.add(m * rows + index * BLOCK + column));
-                            totals[m][p] = s.fma(x, weight, totals[m][p]);
+                            let from = quads.add(m * layout.bytes + 4 * quad);
+                            let (first, second) = (s.splat_four(from), s.splat_four(from.add(BLOCK)));
+                            for p in 0..HALVES {
+                                high[m][p] = dot::<S, BITS>(s, high[m][p], four[p], first);
+                                low[m][p] = dot::<S, BITS>(s, low[m][p], four[p], second);
+                            }
+                        }
+                    }
+                    quads = quads.add(2 * BLOCK);
+                    for line in 0..HALVES * BITS * vector / 64 {
+                        s.prefetch(block.wrapping_add(AHEAD + 64 * line));
+                    }
+                    block = block.add(HALVES * BITS * vector);
+                    let at = group * blocks_per_group + inner;
+                    for m in 0..MR {
+                        let step = s.splat(*steps.add(m * layout.steps + at));
+                        for p in 0..HALVES {
+                            let dot = s.fma(s.to_floats(high[m][p]), radix, s.to_floats(low[m][p]));
+                            totals[m][p] = s.fma(dot, s.mul(scales[p], step), totals[m][p]);
+                        }
+                    }
+                }
+                for m in 0..MR {
+                    let sum = s.splat(*sums.add(m * layout.sums + group));
+                    for p in 0..HALVES {
+                        totals[m][p] = s.fma(biases[p], sum, totals[m][p]);
+                    }
+                }
+            }
+            for (m, totals) in totals.into_iter().enumerate() {
+                let out = &mut out[m * stride..][..HALVES * S::LANES];
+                for (p, total) in totals.into_iter().enumerate() {
+                    s.store(out.as_mut_ptr().add(p * S::LANES), total);
+                }
+            }
+        }
+        MR
+    }
+}
+
+impl Activations for FloatRows<'_> {
+    #[inline(always)]
+    unsafe fn product<S: Bytes, const BITS: usize, const MR: usize>(
+        &self,
+        s: S,
+        weight: Panels<'_>,
+        panel: usize,
+        row: usize,
+        stride: usize,
+        out: &mut [f32],
+    ) -> usize {
+        let vector = 4 * S::LANES;
+        let (groups, blocks) = (weight.groups(), weight.columns() / BLOCK);
+        let (phases, rows) = (phases(BITS as u32), FloatRows::stride(self.columns));
+        let mut totals = [[s.splat(0.0); HALVES]; MR];
+        // SAFETY: the caller's promise: panels and rows exist.
+        unsafe {
+            let numbers: *const u8 = weight.words().as_ptr().cast();
+            let numbers = numbers.add(panel * blocks * HALVES * BITS * vector);
+            let x = self.values.as_ptr().add(row * rows);
+            for index in 0..blocks {
+                let at = (panel * groups + index * groups / blocks) * HALVES * S::LANES;
+                let scales = factors(s, weight.scales(), at);
+                let biases = match weight.biases() {
+                    Some(biases) => factors(s, biases, at),
+                    None => scales.map(|scale| s.mul(scale, s.splat(weight.symmetric_bias()))),
+                };
+                let block = numbers.add(index * HALVES * BITS * vector);
+                for quad in 0..QUADS {
+                    for p in 0..HALVES {
+                        let four = numbers_of::<S, BITS>(s, block.add(p * BITS * vector), quad);
+                        for byte in 0..4 {
+                            let column = quad / phases * 4 * phases + byte * phases + quad % phases;
+                            let n = s.byte_to_floats(four, byte);
+                            let weight = s.fma(scales[p], n, biases[p]);
+                            for m in 0..MR {
+                                let x = s.splat(*x.add(m * rows + index * BLOCK + column));
+                                totals[m][p] = s.fma(x, weight, totals[m][p]);
+                            }
                         }
                     }
                 }
             }
-        }
-        for (m, totals) in totals.into_iter().enumerate() {
-            let out = &mut out[m * stride..][..HALVES * S::LANES];
-            for (p, total) in totals.into_iter().enumerate() {
-                s.store(out.as_mut_ptr().add(p * S::LANES), total);
+            for (m, totals) in totals.into_iter().enumerate() {
+                let out = &mut out[m * stride..][..HALVES * S::LANES];
+                for (p, total) in totals.into_iter().enumerate() {
+                    s.store(out.as_mut_ptr().add(p * S::LANES), total);
+                }
             }
         }
+        MR
     }
-    MR
+}
+
+#[inline(always)]
+fn dot<S: Bytes, const BITS: usize>(s: S, sums: S::I, numbers: S::I, x: S::I) -> S::I {
+    if BITS == 8 { s.dot::<true>(sums, numbers, x) } else { s.dot::<false>(sums, numbers, x) }
 }
 
 /// Scales or biases of a group of a panel.
