@@ -5,8 +5,10 @@ use crate::failure::Failure;
 use crate::output::Reporter;
 use anyhow::Result;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use strata_artifacts::{ModelDir, Sources, read_kv_config};
 use strata_contracts::{
     Composition, Dtype, FinishReason, KernelSet, KvFormat, KvScheme, QuantScheme, SamplingOptions, Statistics,
@@ -52,11 +54,16 @@ impl Session {
             sampling_options(sampling).validated().map_err(strata_generate::Error::from)?;
         let stops = StopStrings::new(sampling.stop.iter().cloned())?;
         let folder = open_model(&model.model, quiet)?;
-        let tokenizer = Tokenizer::open(folder.path())?;
+        let composition = composition(model, &folder)?;
+        // The vocabulary is parsed while the weights are read.
+        let (tokenizer, graph) = thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| Tokenizer::open(folder.path()));
+            let graph = strata_models::load(&folder, &composition);
+            (tokenizer.join().unwrap_or_else(|panic| resume_unwind(panic)), graph)
+        });
+        let (tokenizer, graph) = (tokenizer?, graph?);
         let template = ChatTemplate::of(&tokenizer)?;
         let stop_tokens = StopTokens::new(&tokenizer, folder.end_tokens()?);
-        let composition = composition(model, &folder)?;
-        let graph = strata_models::load(&folder, &composition)?;
         let options = Options {
             sampling: sampling_options,
             max_tokens: sampling.max_tokens,

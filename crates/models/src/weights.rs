@@ -3,8 +3,10 @@
 use crate::error::{Error, Result};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 use strata_artifacts::{Quantization, ResolvedQuantization, TensorView, Weights, infer_scheme};
-use strata_contracts::{Composition, Dtype, KernelSet, QuantScheme};
+use strata_contracts::{Composition, Dtype, KernelSet, QuantMode, QuantScheme};
+use strata_kernels::linear::{self, Packed};
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Device, Shape};
 
@@ -20,28 +22,88 @@ pub(crate) struct Source<'a> {
     taken: RefCell<BTreeSet<String>>,
 }
 
-/// A matrix as stored.
+/// A matrix, or a stack of them, as stored.
 #[derive(Clone)]
 pub(crate) enum Matrix {
-    /// `[N, K]`.
+    /// `[…, N, K]`.
     Dense(Array),
-    /// Packed rows.
-    Quantized(Quantized),
+    /// Packed rows `[…, N, K]`.
+    Quantized(Stored),
+}
+
+/// A quantized matrix, or a stack of them, in the file.
+#[derive(Clone)]
+pub(crate) struct Stored {
+    weight: TensorView,
+    scales: TensorView,
+    biases: Option<TensorView>,
+    scheme: QuantScheme,
 }
 
 impl Matrix {
-    /// Rows `start .. stop`.
+    /// Rows `start .. stop` of a matrix.
     pub(crate) fn rows(&self, start: i32, stop: i32) -> Result<Self> {
-        let rows = |x: &Array| x.slice_axis(0, start, stop);
         Ok(match self {
-            Self::Dense(w) => Self::Dense(rows(w)?),
-            Self::Quantized(q) => Self::Quantized(Quantized {
-                weight: rows(&q.weight)?,
-                scales: rows(&q.scales)?,
-                biases: q.biases.as_ref().map(rows).transpose()?,
-                scheme: q.scheme,
-            }),
+            Self::Dense(w) => Self::Dense(w.slice_axis(0, start, stop)?),
+            Self::Quantized(q) => Self::Quantized(q.rows(start as usize, stop as usize)),
         })
+    }
+
+    /// True when the host kernels can read it.
+    pub(crate) fn has_host_form(&self) -> bool {
+        match self {
+            Self::Dense(w) => is_host_float(w.dtype()),
+            Self::Quantized(q) => q.scheme.mode() == QuantMode::Affine && is_host_float(q.scales.dtype),
+        }
+    }
+}
+
+fn is_host_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16)
+}
+
+impl Stored {
+    fn rows(&self, start: usize, stop: usize) -> Self {
+        let rows = |view: &TensorView| {
+            let row = view.data.len() / view.shape[0];
+            let shape = [&[stop - start], &view.shape[1..]].concat();
+            TensorView { dtype: view.dtype, shape, data: view.data.slice(start * row..stop * row) }
+        };
+        Self {
+            weight: rows(&self.weight),
+            scales: rows(&self.scales),
+            biases: self.biases.as_ref().map(rows),
+            scheme: self.scheme,
+        }
+    }
+
+    /// As arrays, with scales and biases of type `dtype` if there is one.
+    pub(crate) fn arrays(self, dtype: Option<Dtype>) -> Result<Quantized> {
+        Ok(Quantized {
+            weight: array(self.weight)?,
+            scales: converted(self.scales, dtype)?,
+            biases: self.biases.map(|biases| converted(biases, dtype)).transpose()?,
+            scheme: self.scheme,
+        })
+    }
+
+    /// Packed for the host kernels, from the file's own memory.
+    pub(crate) fn packed(self) -> Result<Packed> {
+        let biases = self.biases.as_ref().unwrap_or(&self.scales).data.clone();
+        let [rows, _] = self.weight.shape[self.weight.shape.len() - 2..] else { unreachable!("is a matrix") };
+        let groups = self.scales.shape.last().copied().unwrap_or(0);
+        Ok(Packed::of(linear::Stored {
+            factors: self.scales.dtype,
+            shape: [
+                self.weight.shape[..self.weight.shape.len() - 2].iter().product(),
+                rows,
+                groups * self.scheme.group_size() as usize,
+            ],
+            words: Arc::new(self.weight.data),
+            scales: Arc::new(self.scales.data),
+            biases: Arc::new(biases),
+            scheme: self.scheme,
+        })?)
     }
 }
 
@@ -101,7 +163,7 @@ impl<'a> Source<'a> {
 
     /// A tensor of this exact shape.
     pub(crate) fn tensor(&self, name: &str, shape: &[i32]) -> Result<Array> {
-        self.converted(self.float_view(name, shape)?)
+        converted(self.float_view(name, shape)?, self.activations)
     }
 
     fn float_view(&self, name: &str, shape: &[i32]) -> Result<TensorView> {
@@ -127,7 +189,9 @@ impl<'a> Source<'a> {
             // Settings that say "not quantized" of a plain matrix have been heeded.
             self.heed_entry(path);
             let view = self.float_view(&weight, &with(leading, columns))?;
-            return Ok(Matrix::Dense(self.part(view)?));
+            // Host kernels read every type beside every other, so there the file's type stays: half types are half the bytes.
+            let dtype = if self.host_kernels { None } else { self.activations };
+            return Ok(Matrix::Dense(converted(view, dtype)?));
         }
         let packed = self.take(&weight)?;
         let scales = self.take(&scales_name)?;
@@ -146,8 +210,7 @@ impl<'a> Source<'a> {
         check_shape(&weight, &packed, &with(leading, words))?;
         check_shape(&scales_name, &scales, &with(leading, groups))?;
         let biases = if scheme.has_biases() {
-            let view = self.float_view(&format!("{path}.biases"), &with(leading, groups))?;
-            Some(self.part(view)?)
+            Some(self.float_view(&format!("{path}.biases"), &with(leading, groups))?)
         } else {
             None
         };
@@ -156,12 +219,7 @@ impl<'a> Source<'a> {
         if !scales_fit {
             return Err(Error::TensorDtype { name: scales_name, found: scales.dtype });
         }
-        Ok(Matrix::Quantized(Quantized {
-            weight: array(packed)?,
-            scales: self.part(scales)?,
-            biases,
-            scheme,
-        }))
+        Ok(Matrix::Quantized(Stored { weight: packed, scales, biases, scheme }))
     }
 
     /// The scheme of a packed matrix: the settings' entry for its path, else what its shapes say, as in mlx-lm 0.32.2
@@ -210,20 +268,14 @@ impl<'a> Source<'a> {
         self.taken.borrow_mut().insert(name.to_owned());
         Ok(view)
     }
+}
 
-    /// A part of a matrix. Host kernels read every type beside every other, so there the file's type stays: half types
-    /// are half the bytes.
-    fn part(&self, view: TensorView) -> Result<Array> {
-        if self.host_kernels { array(view) } else { self.converted(view) }
-    }
-
-    /// The tensor in the composition's type, if it is of a floating-point one.
-    fn converted(&self, view: TensorView) -> Result<Array> {
-        let array = array(view)?;
-        match self.activations {
-            Some(dtype) if array.dtype().is_float() => Ok(array.astype(dtype)?),
-            _ => Ok(array),
-        }
+/// A tensor as an array, of type `dtype` if there is one and the tensor is of a floating-point one.
+fn converted(view: TensorView, dtype: Option<Dtype>) -> Result<Array> {
+    let array = array(view)?;
+    match dtype {
+        Some(dtype) if array.dtype().is_float() => Ok(array.astype(dtype)?),
+        _ => Ok(array),
     }
 }
 

@@ -15,15 +15,12 @@ pub struct CompiledFunction {
     traces: Rc<Cell<usize>>,
 }
 
-/// Compiles `function`. With `shapeless`, one trace serves inputs of all shapes (of the same rank and types): the
-/// closure must then not read lengths.
-///
-/// # Errors
-/// What MLX reports.
+/// Compiles `function` at its first call. With `shapeless`, one trace serves inputs of all shapes (of the same rank and
+/// types): the closure must then not read lengths.
 ///
 /// ```
 /// use strata_tensor::{Array, compile::compile};
-/// let double = compile(|x: &[Array]| Ok(vec![x[0].add(&x[0])?]), true)?;
+/// let double = compile(|x: &[Array]| Ok(vec![x[0].add(&x[0])?]), true);
 /// for n in 1..4 {
 ///     let x = Array::from_slice(&vec![1.5f32; n], [n as i32])?;
 ///     assert_eq!(double.call(&[&x])?[0].to_vec::<f32>()?, vec![3.0; n]);
@@ -31,11 +28,10 @@ pub struct CompiledFunction {
 /// assert_eq!(double.traces(), 1);
 /// # Ok::<(), strata_tensor::Error>(())
 /// ```
-#[track_caller]
 pub fn compile(
     mut function: impl FnMut(&[Array]) -> Result<Vec<Array>> + 'static,
     shapeless: bool,
-) -> Result<CompiledFunction> {
+) -> CompiledFunction {
     let traces = Rc::new(Cell::new(0));
     let count = Rc::clone(&traces);
     let inner = raw::Compiled::new(
@@ -44,8 +40,8 @@ pub fn compile(
             function(inputs)
         },
         shapeless,
-    )?;
-    Ok(CompiledFunction { inner, traces })
+    );
+    CompiledFunction { inner, traces }
 }
 
 impl CompiledFunction {

@@ -198,7 +198,7 @@ fn refusals_errors_and_panics_become_errors() {
 
 #[test]
 fn compiled_graphs_follow_changing_shapes() {
-    let f = compile(|x: &[Array]| apply(Scale(3.0), &[&x[0].add(&x[0])?]), true).unwrap();
+    let f = compile(|x: &[Array]| apply(Scale(3.0), &[&x[0].add(&x[0])?]), true);
     for rows in [1, 2, 5] {
         let x = ops::ones([rows, 3], Dtype::Float32).unwrap();
         let y = f.call(&[&x]).unwrap().remove(0);
@@ -222,7 +222,7 @@ fn what_an_update_updates_is_its_source_until_it_is_computed() {
 
 #[test]
 fn each_call_of_a_compiled_function_counts_as_a_node() {
-    let f = compile(|x: &[Array]| Ok(vec![x[0].exp()?.add(&x[0])?]), true).unwrap();
+    let f = compile(|x: &[Array]| Ok(vec![x[0].exp()?.add(&x[0])?]), true);
     let x = matrix();
     let once = f.call(&[&x]).unwrap().remove(0);
     let twice = f.call(&[&once]).unwrap().remove(0);

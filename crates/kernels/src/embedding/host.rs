@@ -4,7 +4,9 @@ use crate::Error;
 use crate::host::element::{Floats, each_float};
 use crate::host::{Element, Level, pool, scratch};
 use crate::quantized_matmul::Quantized;
-use crate::quantized_matmul::host::dequantize;
+use crate::quantized_matmul::host::{dequantize, pack};
+use crate::quantized_matmul::panels::Panels;
+use smallvec::{SmallVec, smallvec};
 
 /// Rows that are looked up on the calling thread.
 const ALONE: usize = 16;
@@ -16,6 +18,8 @@ pub enum Table<'a> {
     Plain(Floats<'a>, usize),
     /// Affine-quantized.
     Quantized(Quantized<'a>),
+    /// Affine-quantized, in panels.
+    Panels(Panels<'a>),
 }
 
 impl Table<'_> {
@@ -23,6 +27,7 @@ impl Table<'_> {
         match self {
             Self::Plain(values, columns) => values.len() / (*columns).max(1),
             Self::Quantized(table) => table.rows() * table.count(),
+            Self::Panels(table) => table.rows(),
         }
     }
 
@@ -30,6 +35,7 @@ impl Table<'_> {
         match self {
             Self::Plain(_, columns) => *columns,
             Self::Quantized(table) => table.columns(),
+            Self::Panels(table) => table.columns(),
         }
     }
 
@@ -39,6 +45,18 @@ impl Table<'_> {
                 each_float!(values, values => Element::widen(level, &values[row * columns..][..columns], to));
             }
             Self::Quantized(table) => dequantize::rows(level, table, row, to),
+            Self::Panels(table) => {
+                let scheme = table.scheme();
+                let mut words: SmallVec<[u32; 512]> =
+                    smallvec![0; table.columns() * scheme.bits() as usize / 32];
+                scratch::with_f32(2 * table.groups(), |factors| {
+                    let (scales, biases) = factors.split_at_mut(table.groups());
+                    pack::row(table, row, &mut words, [scales, biases]);
+                    let (scales, biases) = (Floats::F32(scales), Floats::F32(biases));
+                    let row = Quantized::new(&words, scales, biases, scheme, 1, table.columns());
+                    dequantize::rows(level, row.expect("a row of panels is a matrix of one row"), 0, to);
+                });
+            }
         }
     }
 }

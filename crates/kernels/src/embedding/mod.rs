@@ -1,13 +1,15 @@
 //! Rows of a table: `y[i] = factor * W[ids[i]]`.
 //!
-//! Shapes: `ids [...]` (uint32 or int32), the table `[V, K]`, plain or affine-quantized as in
-//! [`quantized_matmul`](crate::quantized_matmul), `y [..., K]` in the type asked for. All arithmetic is in float32, rounded
+//! Shapes: `ids [...]` (uint32 or int32), the table `[V, K]`, plain, affine-quantized as in
+//! [`quantized_matmul`](crate::quantized_matmul), or packed for products ([`linear`](crate::linear)), so that a table that is
+//! the output head as well is held once; `y [..., K]` in the type asked for. All arithmetic is in float32, rounded
 //! once; without a factor a row of the table's own type is copied as it is.
 
 pub mod host;
 mod node;
 pub mod reference;
 
+use crate::linear::Packed;
 use strata_contracts::Dtype;
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};
@@ -19,6 +21,8 @@ pub enum Table<'a> {
     Plain(&'a Array),
     /// Affine-quantized.
     Quantized(&'a Quantized),
+    /// Affine-quantized, packed for this machine; one matrix.
+    Packed(&'a Packed),
 }
 
 /// What becomes of a row.

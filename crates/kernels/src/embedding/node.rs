@@ -1,9 +1,11 @@
-//! The host form as a node of MLX's graph. Inputs: ids, then the table, or its packed numbers, scales and biases.
+//! The host form as a node of MLX's graph. Inputs: ids, then the table, or its packed numbers, scales and biases (which
+//! symmetric panels lack).
 
 use super::{Options, Table, host};
-use crate::host::Element;
 use crate::host::memory::{floats, row_major};
-use crate::quantized_matmul;
+use crate::host::{Element, Level};
+use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::panels::Panels;
 use half::{bf16, f16};
 use smallvec::{SmallVec, smallvec};
 use std::ffi::CStr;
@@ -14,24 +16,37 @@ use strata_tensor::{Array, Result, Shape};
 #[track_caller]
 pub(super) fn apply(table: Table<'_>, ids: &Array, options: Options) -> Result<Array> {
     let mut inputs: SmallVec<[&Array; 4]> = smallvec![ids];
-    let scheme = match table {
+    let form = match table {
         Table::Plain(table) => {
             inputs.push(table);
-            None
+            Form::Plain
         }
         Table::Quantized(table) => {
             inputs.extend([&table.weight, &table.scales]);
             inputs.extend(&table.biases);
-            Some(table.scheme)
+            Form::Quantized(table.scheme)
+        }
+        Table::Packed(table) => {
+            inputs.extend(table.arrays());
+            Form::Packed(table.scheme, table.rows)
         }
     };
-    Ok(strata_tensor::host::apply(Embedding { scheme, options }, &inputs)?.remove(0))
+    Ok(strata_tensor::host::apply(Embedding { form, options }, &inputs)?.remove(0))
 }
 
 #[derive(PartialEq)]
 struct Embedding {
-    scheme: Option<QuantScheme>,
+    form: Form,
     options: Options,
+}
+
+/// What the arrays of a table are.
+#[derive(PartialEq, Clone, Copy)]
+enum Form {
+    Plain,
+    Quantized(QuantScheme),
+    /// Panels of so many rows.
+    Packed(QuantScheme, i32),
 }
 
 impl HostKernel for Embedding {
@@ -43,10 +58,10 @@ impl HostKernel for Embedding {
         if !matches!(ids.dtype, Dtype::Uint32 | Dtype::Int32) {
             return Err(format!("ids must be uint32 or int32, not {}", ids.dtype));
         }
-        let columns = match (self.scheme, table) {
-            (None, [table]) if table.shape.len() == 2 => table.shape[1],
-            (None, _) => return Err("a plain table needs 2 dimensions".to_owned()),
-            (Some(scheme), [packed, scales, biases]) => {
+        let columns = match (self.form, table) {
+            (Form::Plain, [table]) if table.shape.len() == 2 => table.shape[1],
+            (Form::Plain, _) => return Err("a plain table needs 2 dimensions".to_owned()),
+            (Form::Quantized(scheme), [packed, scales, biases]) => {
                 let matrix = packed.shape.len() == 2 && scales.shape.len() == 2;
                 if !matrix || scales != biases || packed.shape[0] != scales.shape[0] {
                     return Err(format!(
@@ -56,7 +71,10 @@ impl HostKernel for Embedding {
                 }
                 scales.shape[1] * scheme.group_size() as i32
             }
-            (Some(_), _) => return Err("takes ids, packed numbers, scales and biases".to_owned()),
+            (Form::Packed(scheme, _), [_, scales] | [_, scales, _]) if scales.shape.len() == 3 => {
+                scales.shape[1] * scheme.group_size() as i32
+            }
+            _ => return Err("takes ids, packed numbers, scales and biases".to_owned()),
         };
         let dtype = self.options.dtype;
         if !matches!(dtype, Dtype::Float32 | Dtype::Float16 | Dtype::Bfloat16) {
@@ -86,16 +104,24 @@ impl Embedding {
             // A negative id becomes a large one, which no table has.
             _ => row_major::<i32>(&inputs[0])?.iter().map(|&id| id.cast_unsigned()).collect(),
         };
-        let [rows, columns] = [0, 1].map(|axis| inputs[1].shape()[axis] as usize);
-        let table = match self.scheme {
-            None => host::Table::Plain(floats(&inputs[1])?, columns),
-            Some(scheme) => {
-                let columns = inputs[2].shape()[1] as usize * scheme.group_size() as usize;
+        let columns_of = |scheme: QuantScheme| inputs[2].shape()[1] as usize * scheme.group_size() as usize;
+        let table = match self.form {
+            Form::Plain => Ok(host::Table::Plain(floats(&inputs[1])?, inputs[1].shape()[1] as usize)),
+            Form::Quantized(scheme) => {
                 let (packed, scales, biases) = (inputs[1].slice()?, floats(&inputs[2])?, floats(&inputs[3])?);
-                let table = quantized_matmul::Quantized::new(packed, scales, biases, scheme, rows, columns);
-                host::Table::Quantized(table.map_err(|error| error.to_string())?)
+                let rows = inputs[1].shape()[0] as usize;
+                Quantized::new(packed, scales, biases, scheme, rows, columns_of(scheme))
+                    .map(host::Table::Quantized)
+            }
+            Form::Packed(scheme, rows) => {
+                let (words, scales) = (inputs[1].slice()?, floats(&inputs[2])?);
+                let biases = inputs.get(3).map(floats).transpose()?;
+                let (rows, columns) = (rows as usize, columns_of(scheme));
+                Panels::new(Level::best(), words, scales, biases, scheme, rows, columns)
+                    .map(host::Table::Panels)
             }
         };
+        let table = table.map_err(|error| error.to_string())?;
         host::lookup::<T>(table, &ids, self.options.factor, outputs[0].slice_mut()?)
             .map_err(|error| error.to_string())
     }
@@ -104,6 +130,7 @@ impl Embedding {
 #[cfg(test)]
 mod tests {
     use super::super::{Options, Table, embedding, reference};
+    use crate::linear::Packed;
     use strata_contracts::{Dtype, QuantScheme};
     use strata_tensor::{Array, ops};
 
@@ -143,6 +170,11 @@ mod tests {
                             "{bits:?} {dtype}: {got}, {expected}"
                         );
                     }
+                    if let Some(quantized) = &quantized {
+                        let packed = Packed::new(quantized).unwrap();
+                        let packed = embedding(Table::Packed(&packed), &ids, options).unwrap();
+                        assert_eq!(wide(&packed), wide(&got), "{bits:?} {dtype}");
+                    }
                 }
             }
         }
@@ -152,9 +184,10 @@ mod tests {
     fn ids_outside_the_table_are_refused() {
         let plain = values([4, 32]);
         let table = ops::quantize(&plain, QuantScheme::affine(4, 32).unwrap()).unwrap();
+        let packed = Packed::new(&table).unwrap();
         for id in [-1, 4] {
             let ids = Array::from_slice(&[id], [1]).unwrap();
-            for table in [Table::Plain(&plain), Table::Quantized(&table)] {
+            for table in [Table::Plain(&plain), Table::Quantized(&table), Table::Packed(&packed)] {
                 let options = Options { dtype: Dtype::Float32, factor: 1.0 };
                 let text = embedding(table, &ids, options).unwrap().eval().unwrap_err().to_string();
                 assert!(text.contains("rows below 4"), "{text}");

@@ -23,6 +23,9 @@ pub trait Element:
 
     /// Rounds a slice. Both have one length.
     fn narrow(level: Level, from: &[f32], to: &mut [Self]);
+
+    /// A slice, with its type known at run time.
+    fn floats(values: &[Self]) -> Floats<'_>;
 }
 
 mod private {
@@ -52,6 +55,10 @@ impl Element for f32 {
     fn narrow(_: Level, from: &[f32], to: &mut [Self]) {
         to.copy_from_slice(from);
     }
+
+    fn floats(values: &[Self]) -> Floats<'_> {
+        Floats::F32(values)
+    }
 }
 
 impl Element for f16 {
@@ -74,6 +81,10 @@ impl Element for f16 {
     fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
         narrow(level, from, to);
     }
+
+    fn floats(values: &[Self]) -> Floats<'_> {
+        Floats::F16(values)
+    }
 }
 
 impl Element for bf16 {
@@ -95,6 +106,10 @@ impl Element for bf16 {
 
     fn narrow(level: Level, from: &[f32], to: &mut [Self]) {
         narrow(level, from, to);
+    }
+
+    fn floats(values: &[Self]) -> Floats<'_> {
+        Floats::Bf16(values)
     }
 }
 

@@ -17,7 +17,8 @@ mod packed;
 pub mod reference;
 
 pub use crate::gated_activation::Activation;
-pub use packed::Packed;
+pub(crate) use packed::no_operation;
+pub use packed::{Bytes, Packed, Stored};
 
 use strata_tensor::ops::Quantized;
 use strata_tensor::{Array, Result};

@@ -1,18 +1,41 @@
-//! A weight matrix, or a stack of them, packed for this machine, and the node of MLX's graph that packs it. Inputs: packed numbers, scales and
-//! biases as MLX has them; outputs: those of [`panels`](crate::quantized_matmul::panels).
+//! A weight matrix, or a stack of them, packed for this machine, and the node of MLX's graph that packs it. It has no inputs: it reads
+//! the bytes of their owner, so that a file's numbers are never copied before they are packed. Outputs: those of
+//! [`panels`](crate::quantized_matmul::panels).
 
 use crate::host::Level;
-use crate::host::memory::floats;
 use crate::host::node::{Float, with_float};
 use crate::quantized_matmul::Quantized;
-use crate::quantized_matmul::host::activations::BLOCK;
 use crate::quantized_matmul::host::pack;
-use crate::quantized_matmul::panels::{HALVES, symmetric_bias};
+use crate::quantized_matmul::panels::{HALVES, sizes, symmetric_bias};
+use bytemuck::AnyBitPattern;
 use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
 use std::ffi::CStr;
-use strata_contracts::{Dtype, QuantScheme};
+use std::panic::Location;
+use std::sync::Arc;
+use strata_contracts::{Dtype, QuantMode, QuantScheme};
 use strata_tensor::host::{HostKernel, Meta, Output, View, ViewMut};
-use strata_tensor::{Array, Result, ops};
+use strata_tensor::{Array, Error, Failure, Result, ops};
+
+/// Bytes with an owner: a part of a mapped file, say.
+pub type Bytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A stack of affine-quantized matrices `[E, N, K]`, of one for a plain linear layer, as MLX stores them, in little-endian bytes.
+#[derive(Clone)]
+pub struct Stored {
+    /// uint32 `[E, N, K * BITS / 32]`.
+    pub words: Bytes,
+    /// `[E, N, K / G]`.
+    pub scales: Bytes,
+    /// `[E, N, K / G]`.
+    pub biases: Bytes,
+    /// Type of scales and biases: float32, float16 or bfloat16.
+    pub factors: Dtype,
+    /// `E`, `N` and `K`.
+    pub shape: [usize; 3],
+    /// Bits and group size.
+    pub scheme: QuantScheme,
+}
 
 /// A matrix in panels, or a stack of them, as arrays.
 #[derive(Debug, Clone)]
@@ -32,22 +55,52 @@ pub struct Packed {
 }
 
 impl Packed {
-    /// Packs a matrix `[N, K]`, or a stack `[E, N, K]`, for this machine, when the arrays are first used. Scales and biases are looked at now.
+    /// Packs matrices for this machine, when the arrays are first used; their owner is let go then. Scales and biases are looked at
+    /// now.
     ///
     /// # Errors
     /// Modes other than affine, parts that do not fit each other.
     #[track_caller]
-    pub fn new(matrix: &ops::Quantized) -> Result<Self> {
-        let mut inputs: SmallVec<[&Array; 3]> = smallvec![&matrix.weight, &matrix.scales];
-        inputs.extend(&matrix.biases);
-        let kernel = Pack { scheme: matrix.scheme, lanes: Level::best().lanes() };
-        let mut parts = strata_tensor::host::apply(kernel, &inputs)?.into_iter();
+    pub fn of(matrix: Stored) -> Result<Self> {
+        let refused = |message| failure("pack", message);
+        matrix.check().map_err(refused)?;
+        let symmetric = with_float!(matrix.factors, E => Ok(matrix.is_symmetric::<E>())).map_err(refused)?;
+        let (scheme, [count, rows, _]) = (matrix.scheme, matrix.shape.map(|n| n as i32));
+        let kernel = Pack { matrix: Arc::new(matrix), lanes: Level::best().lanes() };
+        let mut parts = strata_tensor::host::apply(kernel, &[])?.into_iter();
         let mut next = || parts.next().expect("three outputs");
         let (words, scales, biases) = (next(), next(), next());
-        let biases = if is_symmetric(matrix)? { None } else { Some(biases) };
-        let (rows, count) =
-            (matrix.weight.dim(-2), if matrix.weight.ndim() == 3 { matrix.weight.dim(0) } else { 1 });
-        Ok(Self { words, scales, biases, scheme: matrix.scheme, rows, count })
+        Ok(Self { words, scales, biases: (!symmetric).then_some(biases), scheme, rows, count })
+    }
+
+    /// Packs a matrix `[N, K]`, or a stack `[E, N, K]`, of arrays, which are evaluated and copied.
+    ///
+    /// # Errors
+    /// As [`Packed::of`]; what MLX reports of the evaluation.
+    #[track_caller]
+    pub fn new(matrix: &ops::Quantized) -> Result<Self> {
+        let ops::Quantized { weight, scales, biases, scheme } = matrix;
+        let refused = || {
+            let biases = biases.as_ref().map(Array::shape);
+            let shapes = format!("{}, scales {} and biases {biases:?}", weight.shape(), scales.shape());
+            failure("pack", format!("takes numbers, scales and biases of matrices, not {shapes}"))
+        };
+        let biases = biases.as_ref().filter(|biases| biases.dtype() == scales.dtype()).ok_or_else(refused)?;
+        let (count, rows) = match *weight.shape().as_slice() {
+            [rows, _] => (1, rows as usize),
+            [count, rows, _] => (count as usize, rows as usize),
+            _ => return Err(refused()),
+        };
+        let columns = scales.dim(-1) as usize * scheme.group_size() as usize;
+        let bytes = |x: &Array| -> Result<Bytes> { Ok(Arc::new(x.to_bytes()?)) };
+        Self::of(Stored {
+            words: bytes(weight)?,
+            scales: bytes(scales)?,
+            biases: bytes(biases)?,
+            factors: scales.dtype(),
+            shape: [count, rows, columns],
+            scheme: *scheme,
+        })
     }
 
     /// The arrays.
@@ -56,81 +109,113 @@ impl Packed {
     }
 }
 
-/// True when all biases are what a symmetric matrix has.
-fn is_symmetric(matrix: &ops::Quantized) -> Result<bool> {
-    fn all<E: Float>(matrix: &ops::Quantized, biases: &Array) -> Result<bool> {
-        let factor = symmetric_bias(matrix.scheme.bits());
-        let (scales, biases) = (matrix.scales.to_vec::<E>()?, biases.to_vec::<E>()?);
+/// The error of a reference: MLX has no operation that reads panels.
+#[track_caller]
+pub(crate) fn no_operation(op: &'static str) -> Error {
+    failure(op, "the reference reads weights as files hold them, not packed ones".to_owned())
+}
+
+#[track_caller]
+fn failure(op: &'static str, message: String) -> Error {
+    Error::Mlx(Box::new(Failure { op, message, at: Location::caller() }))
+}
+
+impl Stored {
+    fn check(&self) -> Result<(), String> {
+        let [count, rows, columns] = self.shape;
+        let scheme = self.scheme;
+        let words = scheme.packed_columns(columns).map_err(|error| error.to_string())?;
+        let groups = columns / scheme.group_size() as usize;
+        if scheme.mode() != QuantMode::Affine || count * rows == 0 {
+            return Err(format!(
+                "packs affine matrices, not {count} x {rows} of mode {}",
+                scheme.mode().name()
+            ));
+        }
+        let factor = self.factors.size();
+        for (part, bytes, needed) in [
+            ("packed numbers", &self.words, 4 * words),
+            ("scales", &self.scales, factor * groups),
+            ("biases", &self.biases, factor * groups),
+        ] {
+            let (held, needed) = (bytes.as_ref().as_ref().len(), count * rows * needed);
+            if held != needed {
+                return Err(format!(
+                    "{part} of {count} x {rows} x {columns} take {needed} bytes, not {held}"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// True when all biases are what a symmetric matrix has.
+    fn is_symmetric<E: Float + AnyBitPattern>(&self) -> bool {
+        let factor = symmetric_bias(self.scheme.bits());
+        let (scales, biases) = (values::<E>(&self.scales), values::<E>(&self.biases));
         #[allow(clippy::float_cmp, reason = "a bias that is read anew must be the one that was there")]
         let same = |(scale, bias): (&E, &E)| factor * scale.to_f32() == bias.to_f32();
-        Ok(scales.len() == biases.len() && scales.iter().zip(&biases).all(same))
-    }
-    match &matrix.biases {
-        Some(biases) if biases.dtype() == matrix.scales.dtype() => match biases.dtype() {
-            Dtype::Float32 => all::<f32>(matrix, biases),
-            Dtype::Float16 => all::<half::f16>(matrix, biases),
-            Dtype::Bfloat16 => all::<half::bf16>(matrix, biases),
-            _ => Ok(false),
-        },
-        _ => Ok(false),
+        scales.iter().zip(&*biases).all(same)
     }
 }
 
-#[derive(PartialEq)]
+/// Values from their bytes, copied only where these are not aligned.
+fn values<E: AnyBitPattern + bytemuck::NoUninit>(bytes: &Bytes) -> Cow<'_, [E]> {
+    let bytes = bytes.as_ref().as_ref();
+    bytemuck::try_cast_slice(bytes).map_or_else(
+        |_| {
+            let mut copy = vec![E::zeroed(); bytes.len() / size_of::<E>()];
+            bytemuck::cast_slice_mut::<E, u8>(&mut copy).copy_from_slice(bytes);
+            Cow::Owned(copy)
+        },
+        Cow::Borrowed,
+    )
+}
+
 struct Pack {
-    scheme: QuantScheme,
+    matrix: Arc<Stored>,
     lanes: usize,
+}
+
+impl PartialEq for Pack {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.matrix, &other.matrix) && self.lanes == other.lanes
+    }
 }
 
 impl HostKernel for Pack {
     const NAME: &'static CStr = c"pack";
     const OUTPUTS: &'static [Output] = &[Output::Fresh; 3];
 
-    fn outputs(&self, inputs: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
-        let [packed, scales, biases] = inputs else {
-            return Err("takes packed numbers, scales and biases".to_owned());
+    fn outputs(&self, _: &[Meta]) -> Result<SmallVec<[Meta; 2]>, String> {
+        let [count, rows, columns] = self.matrix.shape;
+        let width = HALVES * self.lanes;
+        let panels = count * rows.div_ceil(width);
+        let [words, factors] = sizes(self.matrix.scheme, rows, columns, self.lanes).map(|size| count * size);
+        let shape = |values: usize, last: usize| {
+            [panels, values / panels / last, last].map(|n| i32::try_from(n).unwrap_or(i32::MAX))
         };
-        let (&[ref stack @ .., rows, words], &[.., groups]) =
-            (packed.shape.as_slice(), scales.shape.as_slice())
-        else {
-            return Err(format!("takes matrices, not {} with scales {}", packed.shape, scales.shape));
-        };
-        let columns = groups * self.scheme.group_size() as i32;
-        let fits = packed.dtype == Dtype::Uint32
-            && scales == biases
-            && stack.len() < 2
-            && scales.shape[..scales.shape.len() - 1] == packed.shape[..packed.shape.len() - 1]
-            && self.scheme.packed_columns(columns as usize).is_ok_and(|expected| expected == words as usize);
-        if !fits {
-            return Err(format!(
-                "packed numbers {} {}, scales {} and biases {} are not one matrix or stack",
-                packed.dtype, packed.shape, scales.shape, biases.shape
-            ));
-        }
-        let (lanes, width) = (self.lanes as i32, (HALVES * self.lanes) as i32);
-        let panels = stack.first().unwrap_or(&1) * ((rows + width - 1) / width);
-        let vectors = columns / BLOCK as i32 * self.scheme.bits() as i32 * HALVES as i32;
-        let factors = Meta { dtype: scales.dtype, shape: [panels, groups, width].into() };
-        let words = Meta { dtype: Dtype::Uint32, shape: [panels, vectors, lanes].into() };
+        let factors = Meta { dtype: self.matrix.factors, shape: shape(factors, width).into() };
+        let words = Meta { dtype: Dtype::Uint32, shape: shape(words, self.lanes).into() };
         Ok(smallvec![words, factors.clone(), factors])
     }
 
-    fn run(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
-        with_float!(inputs[1].dtype(), E => self.typed::<E>(inputs, outputs))
+    fn run(&self, _: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+        with_float!(self.matrix.factors, E => self.typed::<E>(outputs))
     }
 }
 
 impl Pack {
-    fn typed<E: Float>(&self, inputs: &[View<'_>], outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
+    fn typed<E: Float + AnyBitPattern>(&self, outputs: &mut [ViewMut<'_>]) -> Result<(), String> {
         let [words, scales, biases] = outputs else { return Err("has three outputs".to_owned()) };
-        let rows = inputs[0].shape()[inputs[0].shape().len() - 2] as usize;
-        let columns =
-            inputs[1].shape()[inputs[1].shape().len() - 1] as usize * self.scheme.group_size() as usize;
-        let factors = [floats(&inputs[1])?, floats(&inputs[2])?];
-        let matrix = Quantized::new(inputs[0].slice()?, factors[0], factors[1], self.scheme, rows, columns)
-            .map_err(|error| error.to_string())?;
-        let from = [inputs[1].slice::<E>()?, inputs[2].slice::<E>()?];
-        pack::pack(matrix, from, self.lanes, words.slice_mut()?, [scales.slice_mut()?, biases.slice_mut()?]);
+        let Stored { scheme, shape: [_, rows, columns], .. } = *self.matrix;
+        let numbers = values::<u32>(&self.matrix.words);
+        let factors = [&self.matrix.scales, &self.matrix.biases].map(values::<E>);
+        // The type of scales and biases does not matter to packing.
+        let matrix =
+            Quantized::new(&numbers, E::floats(&factors[0]), E::floats(&factors[1]), scheme, rows, columns);
+        let matrix = matrix.map_err(|error| error.to_string())?;
+        let to = [scales.slice_mut()?, biases.slice_mut()?];
+        pack::pack(matrix, [&factors[0], &factors[1]], self.lanes, words.slice_mut()?, to);
         Ok(())
     }
 }

@@ -1,8 +1,7 @@
 //! Linear layers in tensor operations, each rounded to the type of the activations: what mlx-lm computes.
 
-use super::{Activation, Finish, Input, Linear, Weight};
-use std::panic::Location;
-use strata_tensor::{Array, Error, Failure, Result, fast, ops};
+use super::{Activation, Finish, Input, Linear, Weight, no_operation};
+use strata_tensor::{Array, Result, fast, ops};
 
 /// As [`linear`](super::linear).
 ///
@@ -42,7 +41,7 @@ fn product(x: &Array, linear: &Linear<'_>) -> Result<Array> {
     let y = match linear.weight {
         Weight::Plain(w) => x.matmul(&w.swapaxes(-1, -2)?)?,
         Weight::Quantized(w) => ops::quantized_matmul(x, w, true)?,
-        Weight::Packed(_) => return Err(packed()),
+        Weight::Packed(_) => return Err(no_operation("linear")),
     };
     linear.bias.map_or(Ok(y.clone()), |bias| y.add(bias))
 }
@@ -54,20 +53,10 @@ fn routed(x: &Array, experts: &Array, linear: &Linear<'_>) -> Result<Array> {
     let y = match linear.weight {
         Weight::Plain(w) => ops::gather_mm(&rows, &w.swapaxes(-1, -2)?, None, Some(experts), false)?,
         Weight::Quantized(w) => ops::gather_qmm(&rows, w, None, Some(experts), true, false)?,
-        Weight::Packed(_) => return Err(packed()),
+        Weight::Packed(_) => return Err(no_operation("linear")),
     };
     let y = y.squeeze(&[-2])?;
     linear.bias.map_or(Ok(y.clone()), |bias| y.add(&bias.take(experts, 0)?))
-}
-
-/// MLX has no operation that reads panels.
-#[track_caller]
-fn packed() -> Error {
-    Error::Mlx(Box::new(Failure {
-        op: "linear",
-        message: "the reference reads weights as files hold them, not packed ones".to_owned(),
-        at: Location::caller(),
-    }))
 }
 
 fn activate(activation: Activation, x: &Array) -> Result<Array> {

@@ -31,26 +31,6 @@ impl Random {
     }
 }
 
-/// Gives a vector's values as [`Floats`].
-trait AsFloats: Lane {
-    fn floats(values: &[Self]) -> Floats<'_>;
-}
-impl AsFloats for f32 {
-    fn floats(values: &[Self]) -> Floats<'_> {
-        Floats::F32(values)
-    }
-}
-impl AsFloats for f16 {
-    fn floats(values: &[Self]) -> Floats<'_> {
-        Floats::F16(values)
-    }
-}
-impl AsFloats for bf16 {
-    fn floats(values: &[Self]) -> Floats<'_> {
-        Floats::Bf16(values)
-    }
-}
-
 /// A random quantized stack with its values in float64.
 struct Table<E> {
     packed: Vec<u32>,
@@ -62,7 +42,7 @@ struct Table<E> {
     values: Vec<f64>,
 }
 
-impl<E: AsFloats> Table<E> {
+impl<E: Lane> Table<E> {
     fn new(random: &mut Random, scheme: (u32, u32), count: usize, rows: usize, columns: usize) -> Self {
         let scheme = QuantScheme::affine(scheme.0, scheme.1).unwrap();
         let (bits, group) = (scheme.bits() as usize, scheme.group_size() as usize);
@@ -166,7 +146,7 @@ fn call<'a, T>(x: &'a [T], linears: &'a [Linear<'a>], arithmetic: Arithmetic) ->
     Call { x, norm: None, linears, finish: Finish::Store, routes: None, arithmetic }
 }
 
-fn quantized_product<T: Lane, E: AsFloats>(scheme: (u32, u32), sizes: &[(usize, usize, usize)]) {
+fn quantized_product<T: Lane, E: Lane>(scheme: (u32, u32), sizes: &[(usize, usize, usize)]) {
     let mut random = Random(7 + u64::from(scheme.0 * 1000 + scheme.1));
     for &(rows, width, groups) in sizes {
         let columns = groups * scheme.1 as usize;
@@ -273,7 +253,7 @@ fn extreme_numbers_do_not_saturate() {
     }
 }
 
-fn plain_product<T: Lane, E: AsFloats>() {
+fn plain_product<T: Lane, E: Lane>() {
     let mut random = Random(99);
     for (rows, width, columns) in
         [(1, 1, 1), (1, 37, 100), (2, 4, 16), (3, 66, 33), (4, 32, 7), (6, 35, 250), (21, 64, 48)]
@@ -494,9 +474,15 @@ fn embedding_rows_are_dequantized_exactly() {
         let table = Table::<f16>::new(&mut random, (bits, 32), 1, 50, 96);
         let ids: Vec<u32> = (0..33).map(|i| i * 29 % 50).collect();
         for level in Level::available() {
-            let mut out = vec![0_f32; ids.len() * 96];
-            let rows = embedding::host::Table::Quantized(table.view());
-            embedding::host::lookup_at(level, rows, &ids, 1.0, &mut out).unwrap();
+            let lookup = |rows| {
+                let mut out = vec![0_f32; ids.len() * 96];
+                embedding::host::lookup_at(level, rows, &ids, 1.0, &mut out).unwrap();
+                out
+            };
+            let out = lookup(embedding::host::Table::Quantized(table.view()));
+            let packed = table.packed(level);
+            let panels = lookup(embedding::host::Table::Panels(table.panels(level, &packed)));
+            assert_eq!(panels, out, "{level:?}, {bits} bits");
             for (&id, out) in ids.iter().zip(out.chunks(96)) {
                 for (got, exact) in out.iter().zip(&table.values[id as usize * 96..]) {
                     assert!(

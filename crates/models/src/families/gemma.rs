@@ -72,7 +72,7 @@ pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn G
     config.report_unread(IGNORED);
 
     let hidden = s.heads.hidden;
-    let (rope, gate) = (Rc::new(Rope::plain(s.heads.dim, base as f32, traditional)), Gate::gelu()?);
+    let (rope, gate) = (Rc::new(Rope::plain(s.heads.dim, base as f32, traditional)), Gate::gelu());
     let layers = (0..s.layers)
         .map(|i| GemmaBlock::load(source, &format!("model.layers.{i}"), &s, &rope, &gate))
         .collect::<Result<_>>()?;

@@ -96,7 +96,7 @@ pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn G
     config.report_unread(IGNORED);
 
     source.discard(|name| name.contains("self_attn.rotary_emb.inv_freq"));
-    let (rope, gate) = (Rc::new(rope), Gate::swiglu()?);
+    let (rope, gate) = (Rc::new(rope), Gate::swiglu());
     let layers = (0..s.layers.len())
         .map(|i| LlamaBlock::load(source, &format!("model.layers.{i}"), &s, &rope, &gate))
         .collect::<Result<_>>()?;

@@ -74,7 +74,7 @@ pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn G
     let rope = rope(config, &s)?;
     config.report_unread(IGNORED);
 
-    let (rope, gate) = (Rc::new(rope), Gate::swiglu()?);
+    let (rope, gate) = (Rc::new(rope), Gate::swiglu());
     let layers = (0..s.layers)
         .map(|i| PhiBlock::load(source, &format!("model.layers.{i}"), &s, &rope, &gate))
         .collect::<Result<_>>()?;

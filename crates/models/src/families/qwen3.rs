@@ -73,7 +73,7 @@ pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn G
     let rope = Rope::from_config(config, scaling.as_ref(), s.heads.dim, base, false, max_positions)?;
     config.report_unread(IGNORED);
 
-    let (rope, gate) = (Rc::new(rope), Gate::swiglu()?);
+    let (rope, gate) = (Rc::new(rope), Gate::swiglu());
     let layers = (0..s.layers)
         .map(|i| QwenBlock::load(source, &format!("model.layers.{i}"), &s, &rope, &gate))
         .collect::<Result<_>>()?;

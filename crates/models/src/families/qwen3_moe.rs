@@ -11,7 +11,7 @@ use crate::layers::attention::{Attention, Heads};
 use crate::layers::decoder::{Block, Decoder};
 use crate::layers::embedding::Embedding;
 use crate::layers::head::Head;
-use crate::layers::linear::{Linear, Weight, has_host_form};
+use crate::layers::linear::{Linear, Weight};
 use crate::layers::mlp::Mlp;
 use crate::layers::norm::RmsNorm;
 use crate::layers::rope::Rope;
@@ -111,7 +111,7 @@ pub(crate) fn bind(config: &Config<'_>, source: &Source<'_>) -> Result<Box<dyn G
     let rope = Rope::plain(s.heads.dim, base as f32, false);
     config.report_unread(IGNORED);
 
-    let (rope, gate) = (Rc::new(rope), Gate::swiglu()?);
+    let (rope, gate) = (Rc::new(rope), Gate::swiglu());
     let layers =
         (0..s.layers).map(|i| QwenBlock::load(source, i, &s, &rope, &gate)).collect::<Result<_>>()?;
     Ok(Box::new(Decoder {
@@ -256,15 +256,12 @@ impl SwitchGlu {
         let up_proj = stack("up_proj", sizes.intermediate, hidden)?;
         let down_proj = stack("down_proj", hidden, sizes.intermediate)?;
         // All by the host kernel, or all by MLX: the two want rows in different shapes.
-        let for_host = |matrix: &Matrix| match matrix {
-            Matrix::Dense(_) => true,
-            Matrix::Quantized(q) => has_host_form(q),
-        };
-        let host = source.host_kernels() && [&gate_proj, &up_proj, &down_proj].into_iter().all(for_host);
+        let all = [&gate_proj, &up_proj, &down_proj];
+        let host = source.host_kernels() && all.into_iter().all(Matrix::has_host_form);
         Ok(Self {
-            gate_proj: Weight::of(gate_proj, host)?,
-            up_proj: Weight::of(up_proj, host)?,
-            down_proj: Weight::of(down_proj, host)?,
+            gate_proj: Weight::of(source, gate_proj, host)?,
+            up_proj: Weight::of(source, up_proj, host)?,
+            down_proj: Weight::of(source, down_proj, host)?,
             gate: gate.clone(),
         })
     }

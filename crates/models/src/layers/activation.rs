@@ -25,19 +25,19 @@ enum Form {
 
 impl Gate {
     /// `silu(gate) · x` with `silu(g) = g · sigmoid(g)` (mlx-lm models/activations.py).
-    pub(crate) fn swiglu() -> Result<Self> {
+    pub(crate) fn swiglu() -> Self {
         let function = compile(
             |inputs: &[Array]| {
                 let (gate, x) = (&inputs[0], &inputs[1]);
                 Ok(vec![gate.multiply(&gate.sigmoid()?)?.multiply(x)?])
             },
             true,
-        )?;
-        Ok(Self { form: Form::Fused(Rc::new(function)), activation: Activation::Silu })
+        );
+        Self { form: Form::Fused(Rc::new(function)), activation: Activation::Silu }
     }
 
     /// `gelu(gate) · x` with `gelu(g) = g · (1 + erf(g / √2)) / 2` (mlx nn/layers/activations.py).
-    pub(crate) fn gelu() -> Result<Self> {
+    pub(crate) fn gelu() -> Self {
         let function = compile(
             |inputs: &[Array]| {
                 let x = &inputs[0];
@@ -45,13 +45,13 @@ impl Gate {
                 Ok(vec![x.multiply(&x.number(1.0)?.add(&erf)?)?.divide(&x.number(2.0)?)?])
             },
             true,
-        )?;
-        Ok(Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluErf })
+        );
+        Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluErf }
     }
 
     /// `gelu(gate) · x` with `gelu(g) = g / 2 · (1 + tanh(√(2/π) · (g + 0.044715 · g³)))` (mlx
     /// nn/layers/activations.py, `gelu_approx`; arXiv 1606.08415).
-    pub(crate) fn tanh_gelu() -> Result<Self> {
+    pub(crate) fn tanh_gelu() -> Self {
         let function = compile(
             |inputs: &[Array]| {
                 let x = &inputs[0];
@@ -61,8 +61,8 @@ impl Gate {
                 Ok(vec![x.number(0.5)?.multiply(x)?.multiply(&tanh)?])
             },
             true,
-        )?;
-        Ok(Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluTanh })
+        );
+        Self { form: Form::Activation(Rc::new(function)), activation: Activation::GeluTanh }
     }
 
     /// The host kernel's name of the gate.
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn b45_five_hundred_lengths_are_traced_once() {
-        for gate in [Gate::swiglu(), Gate::gelu(), Gate::tanh_gelu()].map(Result::unwrap) {
+        for gate in [Gate::swiglu(), Gate::gelu(), Gate::tanh_gelu()] {
             for length in 1..=500 {
                 let x = ops::ones([1, length, 3], Dtype::Float32).unwrap();
                 assert_eq!(gate.forward(&x, &x).unwrap().shape(), [1, length, 3]);

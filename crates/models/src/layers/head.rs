@@ -31,10 +31,7 @@ impl Head {
     }
 
     pub(crate) fn forward(&self, hidden: &Array, table: &Embedding) -> Result<Array> {
-        let head = match &self.own {
-            Some(head) => head,
-            None => table.as_linear()?,
-        };
+        let head = self.of(table);
         match self.cap {
             Some(cap) => head.forward_soft_capped(hidden, cap),
             None => head.forward(hidden),
@@ -43,7 +40,11 @@ impl Head {
 
     /// Bytes of the matrix.
     pub(crate) fn bytes(&self, table: &Embedding) -> usize {
-        self.own.as_ref().map_or_else(|| table.head_bytes(), |own| bytes(own.weights()))
+        bytes(self.of(table).weights())
+    }
+
+    fn of<'a>(&'a self, table: &'a Embedding) -> &'a Linear {
+        self.own.as_ref().unwrap_or_else(|| table.as_linear())
     }
 
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {

@@ -7,7 +7,7 @@ use super::activation::Gate;
 use super::norm::RmsNorm;
 use crate::error::Result;
 use crate::weights::{Matrix, Source};
-use strata_contracts::{QuantMode, QuantScheme};
+use strata_contracts::QuantScheme;
 use strata_kernels::gated_activation::gated_activation;
 use strata_kernels::linear::{self as host, Arithmetic, Finish, Input, Packed};
 use strata_tensor::Array;
@@ -41,7 +41,7 @@ impl Linear {
         bias: bool,
     ) -> Result<Self> {
         let bias = bias.then(|| source.tensor(&format!("{path}.bias"), &[outputs])).transpose()?;
-        Self::of(source.matrix(path, outputs, inputs)?, bias, source.host_kernels())
+        Self::of(source, source.matrix(path, outputs, inputs)?, bias)
     }
 
     /// Takes `PATH.weight`, which is several matrices one below the other, as layers of so many outputs each.
@@ -55,16 +55,16 @@ impl Linear {
         let (mut parts, mut start) = (Vec::with_capacity(N), 0);
         for outputs in outputs {
             let part = matrix.rows(start, start + outputs)?;
-            parts.push(Self::of(part, None, source.host_kernels())?);
+            parts.push(Self::of(source, part, None)?);
             start += outputs;
         }
         let mut parts = parts.into_iter();
         Ok(std::array::from_fn(|_| parts.next().expect("one layer a part")))
     }
 
-    /// With a matrix at hand; `host` in fast mode on a CPU.
-    pub(crate) fn of(matrix: Matrix, bias: Option<Array>, host: bool) -> Result<Self> {
-        Ok(Self { weight: Weight::of(matrix, host)?, bias })
+    fn of(source: &Source<'_>, matrix: Matrix, bias: Option<Array>) -> Result<Self> {
+        let host = source.host_kernels() && matrix.has_host_form();
+        Ok(Self { weight: Weight::of(source, matrix, host)?, bias })
     }
 
     pub(crate) fn forward(&self, x: &Array) -> Result<Array> {
@@ -102,19 +102,23 @@ impl Linear {
         Some(host::Linear { bias: self.bias.as_ref(), ..self.weight.host()? })
     }
 
+    pub(crate) fn weight(&self) -> &Weight {
+        &self.weight
+    }
+
     pub(crate) fn weights(&self) -> impl Iterator<Item = &Array> {
         self.weight.arrays().chain(&self.bias)
     }
 }
 
 impl Weight {
-    /// The form of a matrix or stack; `host` in fast mode on a CPU.
-    pub(crate) fn of(matrix: Matrix, host: bool) -> Result<Self> {
+    /// The form of a matrix or stack; `host` of one that host kernels are to read, and can.
+    pub(crate) fn of(source: &Source<'_>, matrix: Matrix, host: bool) -> Result<Self> {
         Ok(match matrix {
             Matrix::Dense(w) if host => Self::HostDense(w),
             Matrix::Dense(w) => Self::Dense(w.swapaxes(-1, -2)?),
-            Matrix::Quantized(q) if host && has_host_form(&q) => Self::HostPacked(Packed::new(&q)?),
-            Matrix::Quantized(q) => Self::Quantized(q),
+            Matrix::Quantized(q) if host => Self::HostPacked(q.packed()?),
+            Matrix::Quantized(q) => Self::Quantized(q.arrays(source.activations())?),
         })
     }
 
@@ -144,11 +148,6 @@ impl Weight {
         };
         parts.into_iter().flatten()
     }
-}
-
-/// True of a quantized matrix that the host kernel can read.
-pub(crate) fn has_host_form(matrix: &Quantized) -> bool {
-    matrix.scheme.mode() == QuantMode::Affine
 }
 
 /// One layer and what happens to its product, by the host kernel.

@@ -4,7 +4,7 @@ use super::array::Array;
 use super::error_slot::{self, status};
 use super::handle::{VectorArray, borrowed_arrays, owned_handle};
 use crate::error::{Error, Result};
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::{c_int, c_void};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use strata_sys as sys;
@@ -24,36 +24,37 @@ thread_local! {
     static FAILURE: RefCell<Option<Error>> = const { RefCell::new(None) };
 }
 
-/// A compiled function and the function it was made of.
+/// A function, compiled when it is first called.
 pub(crate) struct Compiled {
-    compiled: Closure,
-    _source: Closure,
+    made: OnceCell<Closure>,
+    source: Closure,
+    shapeless: bool,
 }
 
 impl Compiled {
-    #[track_caller]
     pub(crate) fn new(
         function: impl FnMut(&[Array]) -> Result<Vec<Array>> + 'static,
         shapeless: bool,
-    ) -> Result<Self> {
+    ) -> Self {
         error_slot::install();
         let payload = Box::into_raw(Box::new(Payload(RefCell::new(Box::new(function)))));
         // SAFETY: (1) the closure owns the payload from here on and drops it once with `release`.
         let source =
             Closure(unsafe { sys::mlx_closure_new_func_payload(Some(call), payload.cast(), Some(release)) });
-        let mut compiled = Closure::empty();
-        // SAFETY: (2), (3).
-        status("compile", unsafe { sys::mlx_compile(&raw mut compiled.0, source.0, shapeless) })?;
-        Ok(Self { compiled, _source: source })
+        Self { made: OnceCell::new(), source, shapeless }
     }
 
     #[track_caller]
     pub(crate) fn call(&self, inputs: &[&Array]) -> Result<Vec<Array>> {
+        let compiled = match self.made.get() {
+            Some(compiled) => compiled,
+            None => self.compile()?,
+        };
         let inputs = VectorArray::from_arrays(inputs.iter().copied());
         let mut out = VectorArray::empty();
         FAILURE.take();
         // SAFETY: (2), (3), (5).
-        let code = unsafe { sys::mlx_closure_apply(&raw mut out.0, self.compiled.0, inputs.0) };
+        let code = unsafe { sys::mlx_closure_apply(&raw mut out.0, compiled.0, inputs.0) };
         if code != 0
             && let Some(error) = FAILURE.take()
         {
@@ -62,6 +63,15 @@ impl Compiled {
         }
         status("compiled function", code)?;
         out.to_arrays()
+    }
+
+    /// On a CPU the first compilation of a process starts the system's C++ compiler, to see whether there is one: some 20 ms.
+    #[track_caller]
+    fn compile(&self) -> Result<&Closure> {
+        let mut compiled = Closure::empty();
+        // SAFETY: (2), (3).
+        status("compile", unsafe { sys::mlx_compile(&raw mut compiled.0, self.source.0, self.shapeless) })?;
+        Ok(self.made.get_or_init(|| compiled))
     }
 }
 
