@@ -1,157 +1,198 @@
-//! Host bodies of the plain product: dot products along `K`, a few rows of either side at a time with all sums in registers.
-#![allow(unsafe_code)]
-#![allow(clippy::needless_range_loop, reason = "indices run over several arrays of registers")]
+//! `y = x W` with `W [K, N]`: the sum of the rows of `W`, each times a column of `x`.
+//!
+//! `K` is cut into parts that all cores work on; a part widens each of its rows once and adds it to the sums of every row of
+//! `x`. Sums of parts are added in order, so results depend on the number of threads, but not on which did what.
 
-use crate::host::Level;
-use crate::host::lanes::{Body, Bytes, Lane, MAX_LANES, dispatch};
-use crate::linear::host::TILE;
-use std::ops::Range;
+pub(crate) mod dot;
 
-/// Rows of weights that share one pass over the activations.
-const R: usize = 4;
+use super::Plain;
+use crate::Error;
+use crate::host::element::{Element, each_float};
+use crate::host::lanes::{Body, Bytes, Lane, dispatch};
+use crate::host::pool::{self, parallel_chunks};
+use crate::host::{Level, scratch};
+use crate::quantized_matmul::Quantized;
+use crate::quantized_matmul::host::dequantize;
 
-/// Activations as float32, rows padded with zeros to whole vectors.
-#[derive(Clone, Copy)]
-pub(crate) struct FloatRows<'a> {
-    pub(crate) values: &'a [f32],
-    pub(crate) columns: usize,
+/// Rows of `x` that are worked on together: bounds the sums.
+const TOGETHER: usize = 16;
+
+/// A matrix `[K, N]` by rows.
+#[derive(Debug, Clone, Copy)]
+pub enum Matrix<'a> {
+    /// As it is.
+    Plain(Plain<'a>),
+    /// Affine-quantized along its rows.
+    Quantized(Quantized<'a>),
 }
 
-impl FloatRows<'_> {
-    /// Floats from one row to the next.
-    pub(crate) fn stride(columns: usize) -> usize {
-        columns.next_multiple_of(MAX_LANES)
+impl Matrix<'_> {
+    /// `[K, N]`.
+    pub fn shape(&self) -> [usize; 2] {
+        match self {
+            Self::Plain(matrix) => [matrix.rows(), matrix.columns()],
+            Self::Quantized(matrix) => [matrix.rows(), matrix.columns()],
+        }
+    }
+
+    fn count(&self) -> usize {
+        match self {
+            Self::Plain(matrix) => matrix.count(),
+            Self::Quantized(matrix) => matrix.count(),
+        }
+    }
+
+    fn widen(&self, level: Level, row: usize, to: &mut [f32]) {
+        match *self {
+            Self::Plain(matrix) => each_float!(matrix.values(), values => {
+                Element::widen(level, &values[row * to.len()..][..to.len()], to);
+            }),
+            Self::Quantized(matrix) => dequantize::rows(level, matrix, row, to),
+        }
     }
 }
 
-/// `out[m, c] = x[rows[m]] . weights[c]` for the whole rows of `K` values in `weights`; `out` has [`TILE`] floats a row.
-pub(crate) fn tile<E: Lane>(
-    level: Level,
-    weights: &[E],
-    x: &FloatRows<'_>,
-    rows: Range<usize>,
-    out: &mut [f32],
-) {
-    dispatch(level, Tile { weights, x, rows, out });
+/// `out = x W`, `[M, N]` of `x` `[M, K]`.
+///
+/// # Errors
+/// [`Error::Shape`] when operands or result do not fit, or for a stack of matrices.
+pub fn matmul<T: Lane>(level: Level, x: &[T], weight: Matrix<'_>, out: &mut [T]) -> Result<(), Error> {
+    let [inner, width] = weight.shape();
+    let rows = x.len() / inner;
+    let expect = |operand, got: usize, expected: usize| {
+        if got == expected {
+            return Ok(());
+        }
+        let (expected, got) = (format!("{expected} values"), format!("{got} values"));
+        Err(Error::Shape { kernel: "matmul", operand, expected, got })
+    };
+    expect("weight", weight.count(), 1)?;
+    expect("x", x.len(), rows * inner)?;
+    expect("out", out.len(), rows * width)?;
+    let parts = pool::threads().min(inner);
+    for (x, out) in x.chunks(TOGETHER * inner).zip(out.chunks_mut(TOGETHER * width)) {
+        scratch::with_f32(parts * out.len(), |sums| {
+            let size = out.len();
+            parallel_chunks(sums, size, |part, sums| {
+                sums.fill(0.0);
+                scratch::with_f32(width, |row| {
+                    for k in pool::part(inner, parts, 1, part) {
+                        weight.widen(level, k, row);
+                        for (x, sums) in x.chunks_exact(inner).zip(sums.chunks_exact_mut(width)) {
+                            dispatch(level, AddTimes { factor: x[k].to_f32(), row, sums });
+                        }
+                    }
+                });
+            });
+            let (first, others) = sums.split_at_mut(size);
+            others
+                .chunks_exact(size)
+                .for_each(|other| dispatch(level, AddTimes { factor: 1.0, row: other, sums: first }));
+            T::narrow(level, first, out);
+        });
+    }
+    Ok(())
 }
 
-struct Tile<'a, E> {
-    weights: &'a [E],
-    x: &'a FloatRows<'a>,
-    rows: Range<usize>,
-    out: &'a mut [f32],
+/// `sums += factor * row`.
+struct AddTimes<'a> {
+    factor: f32,
+    row: &'a [f32],
+    sums: &'a mut [f32],
 }
 
-impl<E: Lane> Body for Tile<'_, E> {
+impl Body for AddTimes<'_> {
     type Out = ();
 
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
-        let Self { weights, x, rows, out } = self;
-        let columns = weights.len() / x.columns;
-        let stride = FloatRows::stride(x.columns);
-        assert!(columns <= TILE && rows.end * stride <= x.values.len());
-        assert!(out.len() + TILE >= rows.len() * TILE + columns);
-        let mut column = 0;
-        while column < columns {
-            let wide = column + R <= columns;
-            let mut row = rows.start;
-            while row < rows.end {
-                let left = rows.end - row;
-                let out = &mut out[(row - rows.start) * TILE + column..];
-                // SAFETY: the rows of weights from `column` and of activations from `row` exist.
-                row += unsafe {
-                    let (w, a) =
-                        (weights.as_ptr().add(column * x.columns), x.values.as_ptr().add(row * stride));
-                    // Sums of the block, and a vector of each weight row, stay in registers.
-                    if wide && S::TILE >= 24 && left >= 4 {
-                        dots::<S, E, 4, R>(s, w, a, x.columns, out)
-                    } else if wide && S::TILE < 24 && left >= 2 {
-                        dots::<S, E, 2, R>(s, w, a, x.columns, out)
-                    } else if wide {
-                        dots::<S, E, 1, R>(s, w, a, x.columns, out)
-                    } else {
-                        dots::<S, E, 1, 1>(s, w, a, x.columns, out)
-                    }
-                };
-            }
-            column += if wide { R } else { 1 };
+        let factor = s.splat(self.factor);
+        for at in (0..self.row.len()).step_by(S::LANES) {
+            let sum = s.fma(f32::get(s, self.row, at), factor, f32::get(s, self.sums, at));
+            f32::put(s, self.sums, at, sum);
         }
     }
 }
 
-/// `M` rows of activations by `W` rows of weights; returns `M`.
-#[inline(always)]
-unsafe fn dots<S: Bytes, E: Lane, const M: usize, const W: usize>(
-    s: S,
-    weights: *const E,
-    x: *const f32,
-    columns: usize,
-    out: &mut [f32],
-) -> usize {
-    let stride = FloatRows::stride(columns);
-    let mut totals = [[s.splat(0.0); W]; M];
-    let whole = columns / S::LANES * S::LANES;
-    let mut at = 0;
-    // SAFETY: whole vectors lie in the row; of the last, what is left of it is read. Rows of activations are padded.
-    unsafe {
-        while at < whole {
-            let mut w = [s.splat(0.0); W];
-            for (r, w) in w.iter_mut().enumerate() {
-                *w = E::load(s, weights.add(r * columns + at));
-                if M == 1 {
-                    // The rows after these, which lie behind them.
-                    s.prefetch(weights.wrapping_add((r + W) * columns + at).cast());
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::element::Floats;
+    use crate::host::testing::{Random, close, ulp, wide};
+    use half::{bf16, f16};
+    use strata_contracts::QuantScheme;
+
+    fn check<T: Lane>(level: Level, matrix: Matrix<'_>, values: &[f64], rows: usize) {
+        let [inner, width] = matrix.shape();
+        let x: Vec<T> = Random::new(5).vec(rows * inner, 2.0);
+        let mut out = vec![T::default(); rows * width];
+        matmul(level, &x, matrix, &mut out).unwrap();
+        let x = wide(&x);
+        let term = |i: usize, k: usize| x[i / width * inner + k] * values[k * width + i % width];
+        let expected: Vec<f64> = (0..rows * width).map(|i| (0..inner).map(|k| term(i, k)).sum()).collect();
+        let what = format!("{level:?} {} {rows}x{inner}x{width}", T::DTYPE);
+        // Two units of the result's type, relative to the terms: they may cancel.
+        let size = |i: usize| (0..inner).map(|k| term(i, k).abs()).sum::<f64>();
+        close(&what, &out, &expected, |i| 2.0 * ulp::<T>() * expected[i].abs() + 4e-7 * size(i));
+    }
+
+    #[test]
+    fn plain_products_equal_the_reference_at_every_size() {
+        for level in Level::available() {
+            for (rows, inner, width) in [(1, 1, 1), (1, 37, 45), (3, 64, 33), (16, 5, 17), (35, 19, 70)] {
+                let weight: Vec<bf16> = Random::new(1).vec(inner * width, 1.0);
+                let plain = Plain::new(Floats::Bf16(&weight), inner, width).unwrap();
+                check::<f32>(level, Matrix::Plain(plain), &wide(&weight), rows);
+                check::<f16>(level, Matrix::Plain(plain), &wide(&weight), rows);
+                let weight: Vec<f32> = Random::new(2).vec(inner * width, 1.0);
+                let plain = Plain::new(Floats::F32(&weight), inner, width).unwrap();
+                check::<bf16>(level, Matrix::Plain(plain), &wide(&weight), rows);
+            }
+        }
+    }
+
+    #[test]
+    fn quantized_products_equal_the_reference_in_every_width() {
+        for bits in [2, 3, 4, 5, 6, 8] {
+            let (inner, width) = (21, 96);
+            let scheme = QuantScheme::affine(bits, 32).unwrap();
+            let mut random = Random::new(u64::from(bits));
+            let numbers: Vec<u64> = (0..inner * width).map(|_| random.bits() >> (64 - bits)).collect();
+            let scales: Vec<f32> = random.vec(inner * 3, 0.1);
+            let biases: Vec<f32> = random.vec(inner * 3, 1.0);
+            let mut packed = vec![0_u32; inner * scheme.packed_columns(width).unwrap()];
+            for (i, &n) in numbers.iter().enumerate() {
+                let (row, at) = (i / width, i % width * bits as usize);
+                let (word, shift) = (row * width * bits as usize / 32 + at / 32, at % 32);
+                packed[word] |= (n << shift) as u32;
+                if shift + bits as usize > 32 {
+                    packed[word + 1] |= (n >> (32 - shift)) as u32;
                 }
             }
-            step::<S, M, W>(s, x.add(at), stride, &w, &mut totals);
-            at += S::LANES;
-        }
-        if whole < columns {
-            let mut w = [s.splat(0.0); W];
-            for (r, w) in w.iter_mut().enumerate() {
-                *w = s.load_some(weights.add(r * columns + whole), columns - whole);
-            }
-            step::<S, M, W>(s, x.add(whole), stride, &w, &mut totals);
-        }
-    }
-    if M * W >= S::LANES {
-        let mut rows = [s.splat(0.0); MAX_LANES];
-        let mut sums = [0.0; MAX_LANES];
-        for first in (0..M * W).step_by(S::LANES) {
-            for (i, row) in rows.iter_mut().enumerate().take(S::LANES) {
-                *row = totals[(first + i) / W % M][(first + i) % W];
-            }
-            // SAFETY: at most 16 sums, in whole vectors.
-            unsafe { s.store(sums.as_mut_ptr().add(first), s.sums(&rows)) };
-        }
-        for (m, sums) in sums.chunks_exact(W).enumerate().take(M) {
-            out[m * TILE..][..W].copy_from_slice(sums);
-        }
-    } else {
-        for (m, totals) in totals.into_iter().enumerate() {
-            for (r, total) in totals.into_iter().enumerate() {
-                out[m * TILE + r] = s.sum(total);
+            let value = |(i, &n): (usize, &u64)| {
+                let group = i / 32;
+                f64::from(scales[group]) * n as f64 + f64::from(biases[group])
+            };
+            let values: Vec<f64> = numbers.iter().enumerate().map(value).collect();
+            let (scales, biases) = (Floats::F32(&scales), Floats::F32(&biases));
+            let matrix = Quantized::new(&packed, scales, biases, scheme, inner, width).unwrap();
+            for level in Level::available() {
+                check::<f32>(level, Matrix::Quantized(matrix), &values, 1);
+                check::<f16>(level, Matrix::Quantized(matrix), &values, 18);
             }
         }
     }
-    M
-}
 
-/// Adds one vector of each row of activations times one of each row of weights.
-#[inline(always)]
-unsafe fn step<S: Bytes, const M: usize, const W: usize>(
-    s: S,
-    x: *const f32,
-    stride: usize,
-    weights: &[S::V; W],
-    totals: &mut [[S::V; W]; M],
-) {
-    for m in 0..M {
-        // SAFETY: the caller's promise.
-        let x = unsafe { s.load(x.add(m * stride)) };
-        for r in 0..W {
-            totals[m][r] = s.fma(weights[r], x, totals[m][r]);
+    #[test]
+    fn nan_and_infinity_propagate_and_misfits_are_refused() {
+        let weight = [1.0_f32, 0.0, 2.0, 3.0];
+        let plain = Matrix::Plain(Plain::new(Floats::F32(&weight), 2, 2).unwrap());
+        for level in Level::available() {
+            let mut out = [0.0_f32; 4];
+            matmul(level, &[f32::NAN, 1.0, f32::INFINITY, 1.0], plain, &mut out).unwrap();
+            assert!(out[0].is_nan() && out[1].is_nan() && out[2] == f32::INFINITY && out[3].is_nan());
+            assert!(matmul(level, &[1.0_f32; 3], plain, &mut out).is_err());
+            assert!(matmul(level, &[1.0_f32; 4], plain, &mut out[..3]).is_err());
         }
     }
 }

@@ -4,10 +4,9 @@
 //! Shapes: `x [..., K]`, `y [..., N]` in the type of `x`: float32, float16 or bfloat16, as are weights and scales; sums are
 //! float32. Deterministic for a number of threads.
 
-pub(crate) mod host;
+pub mod host;
 mod node;
 pub mod reference;
-pub mod rows;
 
 use crate::Error;
 use crate::host::element::Floats;

@@ -1,7 +1,7 @@
 //! `y = x W` as a node of MLX's graph. Inputs: `x`, then the matrix, or its packed numbers, scales and biases.
 
 use super::Plain;
-use super::rows::{self, Matrix};
+use super::host::{self, Matrix};
 use crate::host::Level;
 use crate::host::memory::{floats, row_major};
 use crate::host::node::{Float, with_float};
@@ -75,6 +75,6 @@ impl Matmul {
             }
         };
         let matrix = matrix.map_err(|error| error.to_string())?;
-        rows::matmul(Level::best(), &x, matrix, outputs[0].slice_mut()?).map_err(|error| error.to_string())
+        host::matmul(Level::best(), &x, matrix, outputs[0].slice_mut()?).map_err(|error| error.to_string())
     }
 }

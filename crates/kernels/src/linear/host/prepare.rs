@@ -5,7 +5,7 @@ use crate::host::element::each_float;
 use crate::host::lanes::{Body, Bytes, Lane, dispatch, sum_over};
 use crate::host::pool::{self, Disjoint};
 use crate::host::{Level, scratch};
-use crate::matmul::host::FloatRows;
+use crate::matmul::host::dot::FloatRows;
 use crate::quantized_matmul::host::activations::{Layout, RoundedRows};
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

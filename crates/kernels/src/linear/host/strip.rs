@@ -5,7 +5,7 @@ use super::{Matrix, TILE};
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
 use crate::host::{Level, scratch};
-use crate::matmul::host as plain;
+use crate::matmul::host::dot as plain;
 use crate::quantized_matmul::host::{dequantize, panels};
 use std::ops::Range;
 

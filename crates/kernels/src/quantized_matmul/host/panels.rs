@@ -10,7 +10,7 @@ use super::activations::{BLOCK, RADIX, RoundedRows};
 use crate::host::Level;
 use crate::host::element::{Floats, each_float};
 use crate::host::lanes::{Body, Bytes, Lane, dispatch};
-use crate::matmul::host::FloatRows;
+use crate::matmul::host::dot::FloatRows;
 use std::ops::Range;
 
 /// Vectors of four numbers a lane in a block.
