@@ -219,3 +219,68 @@ impl Pack {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 3 x 64 numbers of 4 bits in groups of 32, each part in bytes that begin `off` bytes behind a word.
+    fn stored(off: usize) -> Stored {
+        struct Part(Vec<u32>, usize, usize);
+        impl AsRef<[u8]> for Part {
+            fn as_ref(&self) -> &[u8] {
+                &bytemuck::cast_slice(&self.0)[self.1..self.1 + self.2]
+            }
+        }
+        let part = |seed: u8, length: usize| -> Bytes {
+            let mut words = vec![0_u32; length / 4 + 1];
+            let bytes = &mut bytemuck::cast_slice_mut::<u32, u8>(&mut words)[off..off + length];
+            bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = at as u8 ^ seed);
+            Arc::new(Part(words, off, length))
+        };
+        Stored {
+            words: part(7, 3 * 32),
+            scales: part(1, 3 * 2 * 2),
+            biases: part(2, 3 * 2 * 2),
+            factors: Dtype::Float16,
+            shape: [1, 3, 64],
+            scheme: QuantScheme::affine(4, 32).unwrap(),
+        }
+    }
+
+    #[test]
+    fn bytes_need_no_alignment() {
+        let bytes = |off| {
+            let packed = Packed::of(stored(off)).unwrap();
+            packed.arrays().map(|x| x.to_bytes().unwrap()).collect::<Vec<_>>()
+        };
+        let aligned = bytes(0);
+        assert!(aligned.len() == 3 && aligned[0].iter().any(|&byte| byte != 0));
+        for off in [1, 2, 3] {
+            assert_eq!(bytes(off), aligned, "{off}");
+        }
+    }
+
+    #[test]
+    fn parts_that_do_not_fit_are_refused() {
+        let refused = |stored: Stored| Packed::of(stored).unwrap_err().to_string();
+        let short = stored(0).scales;
+        assert!(
+            refused(Stored { words: short, ..stored(0) }).contains("packed numbers of 1 x 3 x 64 take 96")
+        );
+        assert!(refused(Stored { factors: Dtype::Float32, ..stored(0) }).contains("take 24 bytes, not 12"));
+        assert!(refused(Stored { factors: Dtype::Uint8, ..stored(0) }).contains("take 6 bytes"));
+        assert!(refused(Stored { shape: [1, 3, 63], ..stored(0) }).contains("63"));
+        assert!(refused(Stored { shape: [0, 3, 64], ..stored(0) }).contains("0 x 3"));
+    }
+
+    #[test]
+    fn the_owner_is_let_go_when_the_panels_are_there() {
+        let matrix = stored(0);
+        let owner = Arc::downgrade(&matrix.words);
+        let packed = Packed::of(matrix).unwrap();
+        assert!(owner.upgrade().is_some());
+        strata_tensor::eval(packed.arrays()).unwrap();
+        assert!(owner.upgrade().is_none());
+    }
+}
