@@ -53,7 +53,12 @@ impl Matrix {
     pub(crate) fn has_host_form(&self) -> bool {
         match self {
             Self::Dense(w) => is_host_float(w.dtype()),
-            Self::Quantized(q) => q.scheme.mode() == QuantMode::Affine && is_host_float(q.scales.dtype),
+            Self::Quantized(q) => {
+                let factors = q.scales.dtype;
+                q.scheme.mode() == QuantMode::Affine
+                    && is_host_float(factors)
+                    && q.biases.as_ref().is_some_and(|biases| biases.dtype == factors)
+            }
         }
     }
 }
@@ -65,7 +70,7 @@ fn is_host_float(dtype: Dtype) -> bool {
 impl Stored {
     fn rows(&self, start: usize, stop: usize) -> Self {
         let rows = |view: &TensorView| {
-            let row = view.data.len() / view.shape[0];
+            let row = view.data.len() / view.shape[0].max(1);
             let shape = [&[stop - start], &view.shape[1..]].concat();
             TensorView { dtype: view.dtype, shape, data: view.data.slice(start * row..stop * row) }
         };
@@ -87,22 +92,22 @@ impl Stored {
         })
     }
 
-    /// Packed for the host kernels, from the file's own memory.
+    /// Packed for the host kernels, from the file's own memory; of what has a host form.
     pub(crate) fn packed(self) -> Result<Packed> {
-        let biases = self.biases.as_ref().unwrap_or(&self.scales).data.clone();
-        let [rows, _] = self.weight.shape[self.weight.shape.len() - 2..] else { unreachable!("is a matrix") };
-        let groups = self.scales.shape.last().copied().unwrap_or(0);
+        let Self { weight, scales, biases: Some(biases), scheme } = self else {
+            unreachable!("affine matrices have biases")
+        };
+        let ([stack @ .., rows, _], [.., groups]) = (&*weight.shape, &*scales.shape) else {
+            unreachable!("matrices have rows and columns")
+        };
+        let columns = groups * scheme.group_size() as usize;
         Ok(Packed::of(linear::Stored {
-            factors: self.scales.dtype,
-            shape: [
-                self.weight.shape[..self.weight.shape.len() - 2].iter().product(),
-                rows,
-                groups * self.scheme.group_size() as usize,
-            ],
-            words: Arc::new(self.weight.data),
-            scales: Arc::new(self.scales.data),
-            biases: Arc::new(biases),
-            scheme: self.scheme,
+            factors: scales.dtype,
+            shape: [stack.iter().product(), *rows, columns],
+            words: Arc::new(weight.data),
+            scales: Arc::new(scales.data),
+            biases: Arc::new(biases.data),
+            scheme,
         })?)
     }
 }

@@ -18,8 +18,8 @@ const VIEWS: &[&str] =
 const PIECES: [&[i32]; 4] = [&[3, 1, 4, 1, 5, 92, 65, 35, 8, 9, 79], &[32, 38, 46], &[26], &[43]];
 
 /// Logits of all positions, and how often each kind of node computed them.
-fn run(variant: &str, composition: &Composition) -> (Vec<Vec<f64>>, BTreeMap<String, usize>) {
-    let graph = Tiny::of(variant).load_with(composition).unwrap();
+fn run(model: &Tiny, composition: &Composition) -> (Vec<Vec<f64>>, BTreeMap<String, usize>) {
+    let graph = model.load_with(composition).unwrap();
     let mut state = State::compose(&graph.declaration().layers, composition).unwrap();
     let (mut rows, mut names) = (Vec::new(), BTreeMap::new());
     for piece in PIECES {
@@ -60,13 +60,19 @@ fn variants() -> Vec<String> {
     variants.iter().filter(|path| path.join("model").is_dir()).map(|path| name(path)).collect()
 }
 
-/// Runs a model in both modes: their distributions agree, and of MLX's nodes fast mode has only `moving` ones.
-fn check(variant: &str, fast: &Composition, moving: &[&str]) {
+/// Runs a model in both modes: their distributions agree. The kinds of fast mode's nodes.
+fn compare(name: &str, model: &Tiny, fast: &Composition) -> BTreeMap<String, usize> {
     let reference = Composition { kernels: KernelSet::Reference, ..fast.clone() };
-    let (expected, _) = run(variant, &reference);
-    let (got, names) = run(variant, fast);
+    let (expected, _) = run(model, &reference);
+    let (got, names) = run(model, fast);
     let worst = expected.iter().zip(&got).map(|(a, b)| divergence(a, b)).fold(0.0, f64::max);
-    assert!(worst < 1e-6, "{variant}: {worst:e} from reference mode");
+    assert!(worst < 1e-6, "{name}: {worst:e} from reference mode");
+    names
+}
+
+/// As [`compare`]; of MLX's nodes fast mode has only `moving` ones.
+fn check(variant: &str, fast: &Composition, moving: &[&str]) {
+    let names = compare(variant, &Tiny::of(variant), fast);
     let is_stock = |name: &&String| {
         name.starts_with(char::is_uppercase) && ![VIEWS, moving].concat().contains(&name.as_str())
     };
@@ -105,4 +111,17 @@ fn every_cache_format_is_read_by_host_kernels() {
     let mut paged = fast();
     paged.kv.page = Some(16);
     check("llama/kv", &paged, &["Gather", "Scatter"]);
+}
+
+#[test]
+fn factors_of_two_types_are_left_to_mlx() {
+    let mut model = Tiny::of("llama/q4g32");
+    for (name, tensor) in &mut model.tensors {
+        if name.ends_with(".biases") {
+            let other = if tensor.dtype() == Dtype::Float16 { Dtype::Bfloat16 } else { Dtype::Float16 };
+            *tensor = tensor.astype(other).unwrap();
+        }
+    }
+    let names = compare("factors of two types", &model, &fast());
+    assert!(names.contains_key("QuantizedMatmul"), "{names:?}");
 }
