@@ -27,7 +27,7 @@ impl Table<'_> {
         match self {
             Self::Plain(values, columns) => values.len() / (*columns).max(1),
             Self::Quantized(table) => table.rows() * table.count(),
-            Self::Panels(table) => table.rows(),
+            Self::Panels(table) => table.rows() * table.count(),
         }
     }
 

@@ -21,7 +21,7 @@ pub enum Table<'a> {
     Plain(&'a Array),
     /// Affine-quantized.
     Quantized(&'a Quantized),
-    /// Affine-quantized, packed for this machine; one matrix.
+    /// Affine-quantized, packed for this machine.
     Packed(&'a Packed),
 }
 

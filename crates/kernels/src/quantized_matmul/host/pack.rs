@@ -6,7 +6,6 @@ use super::activations::BLOCK;
 use crate::host::Element;
 use crate::host::element::{Floats, each_float};
 use crate::host::pool::{self, Disjoint};
-use smallvec::{SmallVec, smallvec};
 
 /// Writes `words`, and `scales` and `biases` (in their own type), of a stack of matrices for vectors of `lanes`.
 ///
@@ -54,7 +53,9 @@ pub(crate) fn pack<E: Copy + Default + Send + Sync>(
                                 to[v * lanes + lane] = *word;
                             }
                         }
-                        _ => split(from, bits, to, lanes, lane),
+                        3 => split::<3>(from, to, lanes, lane),
+                        5 => split::<5>(from, to, lanes, lane),
+                        _ => split::<6>(from, to, lanes, lane),
                     }
                 }
             }
@@ -63,23 +64,24 @@ pub(crate) fn pack<E: Copy + Default + Send + Sync>(
 }
 
 /// A block of 3-, 5- or 6-bit numbers of one row.
-fn split(from: &[u32], bits: usize, to: &mut [u32], lanes: usize, lane: usize) {
+fn split<const BITS: usize>(from: &[u32], to: &mut [u32], lanes: usize, lane: usize) {
     for column in 0..BLOCK {
-        let at = column * bits;
+        let at = column * BITS;
         let pair = u64::from(from[at / 32]) | u64::from(from.get(at / 32 + 1).copied().unwrap_or(0)) << 32;
         let number = (pair >> (at % 32)) as u32;
-        for part in parts(column, bits, lanes, lane) {
+        for part in parts::<BITS>(column, lanes, lane) {
             to[part.word] |= (number >> part.from & part.mask) << part.to;
         }
     }
 }
 
 /// What [`split`] was given.
-fn join(from: &[u32], bits: usize, to: &mut [u32], lanes: usize, lane: usize) {
+fn join<const BITS: usize>(from: &[u32], to: &mut [u32], lanes: usize, lane: usize) {
+    to.fill(0);
     for column in 0..BLOCK {
-        let parts = parts(column, bits, lanes, lane).into_iter();
+        let parts = parts::<BITS>(column, lanes, lane).into_iter();
         let number: u32 = parts.map(|part| (from[part.word] >> part.to & part.mask) << part.from).sum();
-        let at = column * bits;
+        let at = column * BITS;
         let pair = u64::from(number) << (at % 32);
         to[at / 32] |= pair as u32;
         if let Some(next) = to.get_mut(at / 32 + 1) {
@@ -89,6 +91,7 @@ fn join(from: &[u32], bits: usize, to: &mut [u32], lanes: usize, lane: usize) {
 }
 
 /// Some bits of a number: those of `mask` from bit `from` on lie in a word from bit `to` on.
+#[derive(Clone, Copy)]
 struct Part {
     word: usize,
     from: usize,
@@ -96,37 +99,42 @@ struct Part {
     mask: u32,
 }
 
-/// Where the number of a column of a block of 3-, 5- or 6-bit numbers lies.
-fn parts(column: usize, bits: usize, lanes: usize, lane: usize) -> SmallVec<[Part; 3]> {
+/// Where the number of a column of a block of 3-, 5- or 6-bit numbers lies; parts without a mask are none.
+#[inline(always)]
+#[allow(clippy::inline_always, reason = "in a loop over columns all of it is constant")]
+fn parts<const BITS: usize>(column: usize, lanes: usize, lane: usize) -> [Part; 3] {
     let own = |word: usize| word * lanes + lane;
-    if bits == 6 {
+    let none = Part { word: own(0), from: 0, to: 0, mask: 0 };
+    if BITS == 6 {
         let (first, quad, byte) = (column / 16 * 3, column % 16 / 4, column % 4);
         if quad < 3 {
-            return smallvec![Part { word: own(first + quad), from: 0, to: 8 * byte, mask: 63 }];
+            return [Part { word: own(first + quad), from: 0, to: 8 * byte, mask: 63 }, none, none];
         }
         let third = |word| Part { word: own(first + word), from: 4 - 2 * word, to: 8 * byte + 6, mask: 3 };
-        return (0..3).map(third).collect();
+        return [third(0), third(1), third(2)];
     }
-    let low = low_bits(bits);
+    let low = low_bits(BITS);
     let phases = 8 / low;
     let (word, byte, phase) = (column / (4 * phases), column % (4 * phases) / phases, column % phases);
     let bit = (word * phases + phase) * 4 * lanes + 4 * lane + byte;
-    smallvec![
+    [
         Part { word: own(word), from: 0, to: 8 * byte + low * phase, mask: (1 << low) - 1 },
         Part { word: low * lanes + bit / 32, from: low, to: bit % 32, mask: 1 },
+        none,
     ]
 }
 
-/// One row of panels as it was before: its numbers as MLX packs them, and scales and biases in float32.
+/// One row of panels (of a stack: of all matrices, one below the other) as it was before: its numbers as MLX packs them, and scales and biases in float32.
 ///
 /// # Panics
 /// When there is no such row, or the buffers have other sizes than it needs.
 pub(crate) fn row(panels: Panels<'_>, row: usize, words: &mut [u32], [scales, biases]: [&mut [f32]; 2]) {
     let (columns, bits, lanes) = (panels.columns(), panels.scheme().bits() as usize, panels.lanes());
     let (blocks, groups, width) = (columns / BLOCK, panels.groups(), HALVES * lanes);
-    assert!(row < panels.rows() && panels.count() == 1, "row {row} of a matrix of {}", panels.rows());
+    let rows = panels.rows();
+    assert!(row < panels.count() * rows, "row {row} of {} x {rows}", panels.count());
     assert_eq!([words.len(), scales.len(), biases.len()], [blocks * bits, groups, groups]);
-    let (panel, place) = (row / width, row % width);
+    let (panel, place) = (row / rows * rows.div_ceil(width) + row % rows / width, row % rows % width);
     let (half, lane) = (place / lanes, place % lanes);
     let wide = |values: Floats<'_>, at: usize| each_float!(values, values => values[at].to_f32());
     for (group, (scale, bias)) in scales.iter_mut().zip(biases).enumerate() {
@@ -142,10 +150,9 @@ pub(crate) fn row(panels: Panels<'_>, row: usize, words: &mut [u32], [scales, bi
         let from = &from[half * bits * lanes..][..bits * lanes];
         match bits {
             2 | 4 | 8 => to.iter_mut().enumerate().for_each(|(v, word)| *word = from[v * lanes + lane]),
-            _ => {
-                to.fill(0);
-                join(from, bits, to, lanes, lane);
-            }
+            3 => join::<3>(from, to, lanes, lane),
+            5 => join::<5>(from, to, lanes, lane),
+            _ => join::<6>(from, to, lanes, lane),
         }
     }
 }
